@@ -91,8 +91,13 @@ async fn a_registered_agent_has_fleets_narrow_rights_upstream() -> anyhow::Resul
         ControlPlane::start(&tools, &up, "upstream", Options::default()),
         ControlPlane::start(&tools, &down, "downstream", Options::default()),
     )?;
-    fleet::install_crds_from(&upstream, CRDS).await?;
-    let registration = fleet::register(&upstream, &downstream, "demo").await?;
+    // On a task of its own, here and below: the futures of the harness must be able to move between threads.
+    let (upstream, _downstream, registration) = tokio::spawn(async move {
+        fleet::install_crds_from(&upstream, CRDS).await?;
+        let registration = fleet::register(&upstream, &downstream, "demo").await?;
+        anyhow::Ok((upstream, downstream, registration))
+    })
+    .await??;
     assert_eq!(fleet::cluster_namespace("fleet-local", "local"), "cluster-fleet-local-local-1a3d67d0a899");
 
     let namespace = registration.cluster_namespace.as_str();
@@ -119,6 +124,17 @@ async fn a_registered_agent_has_fleets_narrow_rights_upstream() -> anyhow::Resul
         Ok(upstream.audit()?.iter().find(is_check_in).map(|entry| assert_eq!(entry.code, 200)))
     })
     .await
+}
+
+#[tokio::test]
+async fn a_failed_start_says_why_at_once() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let tools = Tools::build(Tools::CONTROL_PLANE)?;
+    let options = Options { apiserver_args: vec!["--no-such-flag".into()], ..Options::default() };
+    let start = tokio::spawn(async move { ControlPlane::start(&tools, dir.path(), "broken", options).await });
+    let error = start.await?.err().map(|error| format!("{error:#}")).unwrap_or_default();
+    assert!(error.contains("unknown flag: --no-such-flag"), "{error}");
+    Ok(())
 }
 
 /// The least that can be registered; the real ones come from `flotilla crds`.

@@ -16,7 +16,7 @@ use super::pki::{self, Authority};
 use super::ports::Port;
 use super::process::{Lifetime, Process};
 use super::tools::Tools;
-use super::until::{GENEROUS, until};
+use super::until::{GENEROUS, Wait};
 
 /// What a control plane may do differently from the usual.
 #[derive(Clone, Debug, Default)]
@@ -233,9 +233,11 @@ impl ControlPlane {
         let client = self.admin().await?;
         let etcd = self.etcd.as_mut();
         let ready = ready(&client, &mut process, etcd).await;
-        if ready.is_err() {
-            ready.with_context(|| process.tail())?;
+        // Had it ended, the error would have the end of its log already.
+        if ready.is_err() && process.exited()?.is_none() {
+            return ready.with_context(|| process.tail());
         }
+        ready?;
         self.apiserver = Some(process);
         Ok(())
     }
@@ -244,19 +246,22 @@ impl ControlPlane {
 /// Waits until the server is ready and has made the namespaces every cluster has; fails at once when it ends.
 async fn ready(client: &Client, server: &mut Process, mut etcd: Option<&mut Process>) -> anyhow::Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    until("the API server to be ready", GENEROUS, async || {
-        let ended = etcd.as_mut().map_or(Ok(()), |etcd| etcd.check()).and_then(|()| server.check());
-        if ended.is_err() {
-            return Ok(Some(ended));
+    let wait = Wait::new("the API server to be ready", GENEROUS);
+    loop {
+        etcd.as_mut().map_or(Ok(()), |etcd| etcd.check())?;
+        server.check()?;
+        let answers = async {
+            client.request_text(http::Request::get("/readyz").body(Vec::new())?).await?;
+            // These come from a loop of the server's that /readyz does not cover.
+            for name in ["default", "kube-system"] {
+                namespaces.get(name).await?;
+            }
+            Ok(Some(()))
+        };
+        if wait.attempt(answers).await?.is_some() {
+            return Ok(());
         }
-        client.request_text(http::Request::get("/readyz").body(Vec::new())?).await?;
-        // These come from a loop of the server's that /readyz does not cover.
-        for name in ["default", "kube-system"] {
-            namespaces.get(name).await?;
-        }
-        Ok(Some(Ok(())))
-    })
-    .await?
+    }
 }
 
 async fn client(kubeconfig: Kubeconfig) -> anyhow::Result<Client> {

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::control_plane::ControlPlane;
 use super::pki;
-use super::until::{GENEROUS, until};
+use super::until::{GENEROUS, Wait};
 
 /// The namespace upstream in which clusters are registered.
 pub const REGISTRATION_NAMESPACE: &str = "fleet-default";
@@ -66,12 +66,14 @@ pub async fn install_crds_from(upstream: &ControlPlane, yaml: &str) -> anyhow::R
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for document in documents.iter().filter(|document| !document.is_null()) {
         let name = apply(&client, document.clone()).await?;
-        until(&format!("CRD {name} to be established"), GENEROUS, async || {
+        let what = format!("CRD {name} to be established");
+        let wait = Wait::new(&what, GENEROUS);
+        let established = async || {
             let status = api.get(&name).await?.status;
             let conditions = status.and_then(|status| status.conditions).unwrap_or_default();
             Ok(conditions.iter().any(|c| c.type_ == "Established" && c.status == "True").then_some(()))
-        })
-        .await?;
+        };
+        while wait.attempt(established()).await?.is_none() {}
     }
     Ok(())
 }

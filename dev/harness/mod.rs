@@ -24,4 +24,4 @@ pub use control_plane::{ControlPlane, Options};
 pub use ports::Port;
 pub use process::{Lifetime, Process};
 pub use tools::Tools;
-pub use until::{GENEROUS, until};
+pub use until::{GENEROUS, Wait, until};

@@ -7,14 +7,14 @@ use std::time::Duration;
 use anyhow::Context;
 use k8s_openapi::api::core::v1::{Node, ServiceAccount};
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use serde_json::json;
 
 use super::control_plane::ControlPlane;
 use super::pki;
 use super::ports::Port;
 use super::tools::Tools;
-use super::until::{GENEROUS, until};
+use super::until::{GENEROUS, Wait};
 
 impl ControlPlane {
     /// Starts kube-controller-manager, and with `nodes` > 0 also the scheduler, KWOK and that many Node objects.
@@ -102,16 +102,19 @@ impl ControlPlane {
         let client = self.admin().await?;
         let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
         let api: Api<Node> = Api::all(client);
-        let workloads = &mut self.workloads;
-        until("the simulated nodes to be ready", GENEROUS, async || {
-            if let Err(ended) = workloads.iter_mut().try_for_each(|process| process.check()) {
-                return Ok(Some(Err(ended)));
+        let wait = Wait::new("the simulated nodes to be ready", GENEROUS);
+        loop {
+            self.workloads.iter_mut().try_for_each(|process| process.check())?;
+            let usable = async {
+                accounts.get("default").await?;
+                let usable =
+                    api.list(&ListParams::default()).await?.iter().filter(|node| is_usable(node)).count();
+                Ok((usable >= nodes).then_some(()))
+            };
+            if wait.attempt(usable).await?.is_some() {
+                return Ok(());
             }
-            accounts.get("default").await?;
-            let ready = api.list(&Default::default()).await?.iter().filter(|node| is_usable(node)).count();
-            Ok((ready >= nodes).then_some(Ok(())))
-        })
-        .await?
+        }
     }
 }
 
