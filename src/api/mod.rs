@@ -6,12 +6,30 @@
 
 mod bundledeployment;
 mod content;
+mod gojson;
+mod ids;
 pub mod keys;
+pub mod manifest;
+pub mod names;
 mod options;
+pub mod state;
 
 pub use bundledeployment::*;
 pub use content::*;
+pub use ids::*;
 pub use options::*;
+
+pub(crate) use bundledeployment::null_default;
 
 /// Fields this version does not know; kept so that writing an object back drops nothing.
 pub type Unknown = std::collections::BTreeMap<String, serde_json::Value>;
+
+/// Lower-case hex digits.
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a String does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -192,17 +192,17 @@ pub struct DiffOptions {
 #[allow(missing_docs)]
 pub struct ComparePatch {
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub kind: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub api_version: String,
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub namespace: String,
+    pub kind: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub operations: Vec<Operation>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub json_pointers: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub operations: Vec<Operation>,
 }
 
 /// An operation of a rule.
@@ -257,11 +257,11 @@ pub struct DownstreamResource {
 #[allow(missing_docs)]
 pub struct OverwrittenResource {
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub kind: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub kind: String,
 }
 
 fn free_form(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
