@@ -84,7 +84,11 @@ pub struct BundleStatus {
     /// Deprecated by Fleet.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub resource_key: Vec<ResourceKey>,
-    #[serde(rename = "ociReference", deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "ociReference",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub oci_reference: String,
     pub observed_generation: i64,
     /// Hex SHA-256 over the files' JSON.

@@ -33,13 +33,21 @@ pub struct BundleDeploymentSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staged_options: Option<BundleDeploymentOptions>,
     /// The next deployment id.
-    #[serde(rename = "stagedDeploymentID", deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "stagedDeploymentID",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub staged_deployment_id: String,
     /// The options in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<BundleDeploymentOptions>,
     /// `manifestID:optionsHash`.
-    #[serde(rename = "deploymentID", deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "deploymentID",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub deployment_id: String,
     /// Bundles that must be in an accepted state first.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
@@ -95,14 +103,22 @@ pub struct BundleRef {
 #[serde(rename_all = "camelCase", default)]
 pub struct HelmChartOptions {
     /// Secret with credentials, in the BundleDeployment's namespace.
-    #[serde(rename = "helmOpSecretName", deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "helmOpSecretName",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub secret_name: String,
     /// Skip the server's certificate check.
     #[serde(rename = "helmOpInsecureSkipTLSVerify", skip_serializing_if = "std::ops::Not::not")]
     pub insecure_skip_tls_verify: bool,
     /// Base64 of a PEM bundle.
     #[schemars(extend("format" = "byte"))]
-    #[serde(rename = "helmOpCABundle", deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "helmOpCABundle",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub ca_bundle: String,
     /// Fields of a newer CRD.
     #[serde(flatten)]
@@ -118,7 +134,11 @@ pub struct BundleDeploymentStatus {
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
     /// Last `spec.deploymentID` acted on.
-    #[serde(rename = "appliedDeploymentID", deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "appliedDeploymentID",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub applied_deployment_id: String,
     /// Release id `namespace/name:revision`.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
@@ -140,6 +160,7 @@ pub struct BundleDeploymentStatus {
     pub incomplete_state: bool,
     /// Strings for the printer columns; written by the controller.
     #[serde(deserialize_with = "null_default")]
+    #[schemars(extend("nullable" = true))]
     pub display: BundleDeploymentDisplay,
     /// Copy of `options.forceSyncGeneration` after monitoring.
     #[serde(skip_serializing_if = "Option::is_none")]

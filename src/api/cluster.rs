@@ -30,7 +30,11 @@ pub struct ClusterSpec {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Identifies the cluster at registration.
-    #[serde(rename = "clientID", deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "clientID",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub client_id: String,
     /// Secret with a kubeconfig of the cluster; only for clusters the controller imports.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
@@ -49,7 +53,11 @@ pub struct ClusterSpec {
     #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub agent_namespace: String,
     /// Prefix of the agent's image.
-    #[serde(rename = "privateRepoURL", deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "privateRepoURL",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub private_repo_url: String,
     /// Free-form; for templates in a bundle's values.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -164,12 +172,24 @@ pub struct ClusterStatus {
     pub agent_tolerations_hash: String,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub agent_config_changed: bool,
-    #[serde(rename = "apiServerURL", deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "apiServerURL",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub api_server_url: String,
-    #[serde(rename = "apiServerCAHash", deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "apiServerCAHash",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub api_server_ca_hash: String,
     /// `system-store` or `strict`.
-    #[serde(rename = "agentTLSMode", deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "agentTLSMode",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub agent_tls_mode: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub display: Option<ClusterDisplay>,

@@ -27,7 +27,11 @@ pub struct BundleDeploymentOptions {
     #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub default_namespace: String,
     /// Forces all objects into this namespace.
-    #[serde(rename = "namespace", deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "namespace",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub target_namespace: String,
     /// Options of the release.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -273,7 +277,8 @@ fn no_pairs(pairs: &Option<BTreeMap<String, String>>) -> bool {
 /// Go's order (labels first) and its `omitempty`; the generated type has neither.
 fn selector_as_go<S: Serializer>(selector: &Option<LabelSelector>, serializer: S) -> Result<S::Ok, S::Error> {
     let labels = selector.iter().filter_map(|s| s.match_labels.as_ref()).find(|labels| !labels.is_empty());
-    let expressions = selector.iter().filter_map(|s| s.match_expressions.as_ref()).find(|list| !list.is_empty());
+    let expressions =
+        selector.iter().filter_map(|s| s.match_expressions.as_ref()).find(|list| !list.is_empty());
     let mut map = serializer.serialize_map(None)?;
     if let Some(labels) = labels {
         map.serialize_entry("matchLabels", labels)?;

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where a bundle goes and how fast. Fleet's controller decides by these; `flotilla apply` carries them along.
 
-use k8s_openapi::{
-    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
-};
+use k8s_openapi::apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
