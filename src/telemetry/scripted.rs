@@ -51,6 +51,12 @@ impl Call {
         self.reply.send_response(Response::builder().status(code).body(body).expect("code is a valid one"));
     }
 
+    /// Answers with a watch's body, one event a line, and ends it.
+    pub fn lines(self, events: &[Value]) {
+        let text: String = events.iter().map(|event| format!("{event}\n")).collect();
+        self.reply.send_response(Response::new(Body::from(text.into_bytes())));
+    }
+
     /// Answers with what was sent, under a new resourceVersion.
     pub fn accept(self, version: &str) {
         let mut body = self.body.clone();
