@@ -38,8 +38,21 @@ fn take_in(unit: &mut Unit, input: Input, env: &Env<'_>, effects: &mut Vec<Effec
         Input::Conflict => conflict(unit, env, effects),
         Input::Unclear => unclear(unit, effects),
         Input::Denied => denied(unit, env, effects),
-        Input::Done { outcome, release } => done(unit, outcome, release, env, effects),
-        Input::Waiting { seconds } => waiting(unit, seconds, effects),
+        Input::Done { nonce, outcome, release } => {
+            if running_nonce(unit).as_ref() == Some(&nonce) {
+                done(unit, outcome, release, env, effects);
+            }
+        }
+        Input::Waiting { nonce, seconds } => {
+            if running_nonce(unit).as_ref() == Some(&nonce) {
+                waiting(unit, seconds, effects);
+            }
+        }
+        Input::Gate(gate) => {
+            if let Some(latest) = &mut unit.latest {
+                latest.gate = gate;
+            }
+        }
         Input::Verified { quiet } => verified(unit, quiet, env, effects),
         Input::Removed(removal) => removed(unit, removal, env, effects),
         Input::Tick => tick(unit, env, effects),

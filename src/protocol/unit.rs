@@ -196,6 +196,8 @@ pub enum Input {
     Denied,
     /// The deployment ended.
     Done {
+        /// Under this claim: the answer of an earlier run is nobody's.
+        nonce: Nonce,
         /// With what.
         outcome: Outcome,
         /// `ns/name:revision` of the gate it opened, or empty.
@@ -203,9 +205,13 @@ pub enum Input {
     },
     /// The deployment waits for readiness, for this many seconds at most.
     Waiting {
+        /// Under this claim.
+        nonce: Nonce,
         /// Its own budget in seconds.
         seconds: u64,
     },
+    /// The gate changed though the object did not: a dependency became ready, or is not any more.
+    Gate(Gate),
     /// The live look at a quiet holder: whether its Lease stands unchanged (or is gone).
     Verified {
         /// Unchanged since last seen, or gone.
@@ -380,6 +386,14 @@ impl Unit {
             Work::Claiming { .. } | Work::Finishing { .. } | Work::Running { .. } => true,
             Work::Removing { running, .. } => *running,
             Work::Idle | Work::Verifying { .. } | Work::Absent { .. } => false,
+        }
+    }
+
+    /// Versions went backwards: none that is remembered means anything.
+    pub fn forget_versions(&mut self) {
+        self.own = Epoch::default();
+        if let Some(latest) = &mut self.latest {
+            latest.version = Epoch::default();
         }
     }
 
