@@ -56,16 +56,18 @@ label! {
 }
 
 label! {
-    /// Why a peer's claim was taken over.
+    /// Why a claim was taken over; the same words as the protocol's.
     TakeoverReason as "reason" {
-        /// The holder's session did not change for its TTL.
-        Silent = "silent",
-        /// The holder's pod or container is known to be dead.
-        Terminated = "terminated",
-        /// The same pod runs under a new boot id.
-        Restarted = "restarted",
+        /// The holder's session did not change for its TTL, and a live look confirmed it.
+        Quiet = "quiet",
+        /// The holder is known to be dead: its Lease is gone, or its pod runs another session.
+        Dead = "dead",
         /// The claim's budget is spent although its holder lives.
-        Overrun = "overrun",
+        Overdue = "overdue",
+        /// An own claim from before.
+        Own = "own",
+        /// A claim that cannot be read stood unchanged for the claim timeout.
+        Unreadable = "unreadable",
     }
 }
 
@@ -244,7 +246,7 @@ impl Metrics {
         self.0.claims.get_or_create(&ClaimOutcome::Lost).inc();
     }
 
-    /// A peer's claim was replaced by ours.
+    /// A claim was replaced by a new one of ours.
     pub fn takeover(&self, reason: TakeoverReason) {
         self.0.takeovers.get_or_create(&reason).inc();
     }
@@ -303,7 +305,7 @@ impl Metrics {
         self.0.claims_expired.inc();
     }
 
-    /// The controller put a unit into quarantine.
+    /// A unit was put into quarantine, by the controller or by the replica that counted its last loss.
     pub fn claims_quarantined(&self) {
         self.0.claims_quarantined.inc();
     }
@@ -355,7 +357,7 @@ impl Inner {
         let r = &mut self.registry;
         r.register("build", "Version of this process", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
         r.register("claims", "Attempts to claim a unit, by how they ended", self.claims.clone());
-        r.register("takeovers", "Claims taken over from a peer, by reason", self.takeovers.clone());
+        r.register("takeovers", "Claims taken over, by reason", self.takeovers.clone());
         r.register("deployments", "Deployments that ended, by how", self.deployments.clone());
         r.register(
             "upstream_writes",
@@ -382,7 +384,7 @@ impl Inner {
             self.events_failed.clone(),
         );
         r.register("claims_expired", "Claims the controller cleared", self.claims_expired.clone());
-        r.register("claims_quarantined", "Units the controller quarantined", self.claims_quarantined.clone());
+        r.register("claims_quarantined", "Units put into quarantine", self.claims_quarantined.clone());
         r.register("worker_slots", "Worker slots of this replica", self.slots.clone());
         r.register("worker_slots_free", "Worker slots free now", self.slots_free.clone());
         r.register("sessions_live", "Replicas believed alive, this one included", self.sessions_live.clone());
@@ -409,7 +411,7 @@ mod tests {
         let text = Metrics::new().encode();
         for line in [
             r#"flotilla_claims_total{outcome="won"} 0"#,
-            r#"flotilla_takeovers_total{reason="overrun"} 0"#,
+            r#"flotilla_takeovers_total{reason="overdue"} 0"#,
             r#"flotilla_deployments_total{outcome="abandoned"} 0"#,
             r#"flotilla_upstream_writes_total{kind="finish"} 0"#,
             r#"flotilla_downstream_writes_total{verb="apply"} 0"#,
