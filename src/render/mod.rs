@@ -119,9 +119,10 @@ pub enum RenderError {
     },
     /// A cluster-scoped object, while the options force a namespace. Fleet's text.
     #[error(
-        "invalid cluster scoped object [name={name} kind={kind} apiVersion={api_version}] found. Your config uses \
-         targetNamespace or namespace and thus forbids cluster-scoped resources. If you do not intend to disallow \
-         cluster scoped resources, you could switch to defaultNamespace"
+        "error while running post render on files: invalid cluster scoped object [name={name} kind={kind} \
+         apiVersion={api_version}] found. Your config uses targetNamespace or namespace and thus forbids \
+         cluster-scoped resources. If you do not intend to disallow cluster scoped resources, you could switch to \
+         defaultNamespace"
     )]
     ClusterScoped {
         /// The object's.
@@ -132,7 +133,9 @@ pub enum RenderError {
         api_version: String,
     },
     /// A kind the server does not know, while the options force a namespace. Fleet's text.
-    #[error("no matches for kind \"{kind}\" in version \"{api_version}\"")]
+    #[error(
+        "error while running post render on files: no matches for kind \"{kind}\" in version \"{api_version}\""
+    )]
     UnknownKind {
         /// The object's.
         name: String,

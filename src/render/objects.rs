@@ -98,7 +98,7 @@ fn text(file: &str, value: &Value, pointer: &str, field: &str) -> Result<Option<
         Some(Value::Object(_)) => "object",
     };
     let message = format!(
-        "unable to decode \"\": json: cannot unmarshal {what} into Go struct field {field} of type string"
+        "unable to build kubernetes objects from release manifest: unable to decode \"\": json: cannot unmarshal {what} into Go struct field {field} of type string"
     );
     Err(RenderError::Object { file: file.to_owned(), message })
 }
