@@ -1,1 +1,3 @@
 //! downstream
+
+pub mod live;
