@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The cluster this agent deploys to.
 
+pub mod live;
 pub mod session;
