@@ -43,8 +43,10 @@ pub(super) struct Table {
     units: HashMap<Arc<str>, HashSet<Arc<Key>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Objects {
+    /// The texts that its keys share.
+    kind: Kind,
     by_key: HashMap<Arc<Key>, Arc<Observed>>,
     /// Everything up to here has been shown by the watch.
     shown: Epoch,
@@ -63,7 +65,12 @@ struct Listing {
 impl Table {
     /// Starts to keep objects of a kind.
     pub fn open(&mut self, kind: &Kind) {
-        self.kinds.entry(kind.clone()).or_default();
+        self.kinds.entry(kind.clone()).or_insert_with_key(|kind| Objects {
+            kind: kind.clone(),
+            by_key: HashMap::new(),
+            shown: Epoch::default(),
+            listing: None,
+        });
     }
 
     /// Forgets a kind and its objects.
@@ -90,11 +97,10 @@ impl Table {
     /// Takes what the answer to an own write shows, unless more is known already. Kinds not open are not kept:
     /// nothing would ever remove their objects.
     pub fn upsert(&mut self, observed: Observed) {
-        let kind = Kind::of(&observed.key);
-        let Some(objects) = self.kinds.get_mut(&kind) else { return };
+        let Some(objects) = self.kinds.get_mut(&Kind::of(&observed.key)) else { return };
         let known = objects.by_key.get(&observed.key).map_or(&objects.shown, |stored| &stored.version);
         if observed.version > *known {
-            put(&mut self.units, objects, &kind, observed);
+            put(&mut self.units, objects, observed);
         }
     }
 
@@ -113,7 +119,7 @@ impl Table {
         let stored = objects.by_key.get(&observed.key);
         if stored.is_none_or(|stored| stored.version <= observed.version) {
             report(stored, &observed, changed);
-            put(&mut self.units, objects, kind, observed);
+            put(&mut self.units, objects, observed);
         }
     }
 
@@ -149,7 +155,7 @@ impl Table {
         listing.seen.insert(stored.map_or(&observed.key, |stored| &stored.key).clone());
         if listing.restored || stored.is_none_or(|stored| stored.version <= observed.version) {
             report(stored, &observed, changed);
-            put(&mut self.units, objects, kind, observed);
+            put(&mut self.units, objects, observed);
         }
     }
 
@@ -186,24 +192,16 @@ fn report(stored: Option<&Arc<Observed>>, observed: &Observed, changed: &mut Cha
     changed.extend(before.filter(|hash| observed.hash.as_ref() != Some(hash)));
 }
 
-fn put(
-    units: &mut HashMap<Arc<str>, HashSet<Arc<Key>>>,
-    objects: &mut Objects,
-    kind: &Kind,
-    mut observed: Observed,
-) {
+fn put(units: &mut HashMap<Arc<str>, HashSet<Arc<Key>>>, objects: &mut Objects, mut observed: Observed) {
     let stored = objects.by_key.get(&observed.key).cloned();
     // Share the texts: ten thousand objects have a hundred kinds and a thousand units.
-    observed.key = stored.as_ref().map_or_else(
-        || {
-            Arc::new(Key {
-                api_version: kind.api_version.clone(),
-                kind: kind.name.clone(),
-                ..(*observed.key).clone()
-            })
-        },
-        |stored| Arc::clone(&stored.key),
-    );
+    observed.key = match &stored {
+        Some(stored) => Arc::clone(&stored.key),
+        None => {
+            let Kind { api_version, name } = objects.kind.clone();
+            Arc::new(Key { api_version, kind: name, ..(*observed.key).clone() })
+        }
+    };
     if let Some((known, _)) = observed.hash.as_ref().and_then(|hash| units.get_key_value(hash)) {
         observed.hash = Some(Arc::clone(known));
     }
