@@ -56,7 +56,7 @@ fn classify(error: kube::Error) -> Answer {
 }
 
 /// The error with its causes, each once.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -1,0 +1,2 @@
+/// x
+pub const CREATE_ONLY: &str = "1";
