@@ -101,6 +101,26 @@ fn the_commands_of_the_readme_can_be_run() {
 }
 
 #[test]
+fn the_dependencies_page_has_every_direct_dependency() {
+    let (manifest, page) = (text("Cargo.toml"), text("docs/dependencies.md"));
+    let documented = quoted(&page);
+    let mut section = "";
+    let mut found = 0;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            section = line;
+        } else if section.ends_with("dependencies]")
+            && let Some((name, _)) = line.split_once('=')
+        {
+            let name = name.trim().split('.').next().unwrap();
+            assert!(documented.contains(name), "docs/dependencies.md does not explain `{name}`");
+            found += 1;
+        }
+    }
+    assert!(found > 20, "only {found} dependencies found in Cargo.toml");
+}
+
+#[test]
 fn links_between_the_pages_lead_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut pages = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned(), "CHANGELOG.md".to_owned()];
