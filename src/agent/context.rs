@@ -9,7 +9,6 @@ use std::{
 use super::surroundings::Clock;
 use crate::{
     downstream::{Downstream, live::LiveStore, session::SessionHealth},
-    monitor::ErrorStatuses,
     protocol::{Config, Holder, SessionId},
     render::engine::Engine,
     telemetry::{Metrics, events::Events, probes::Health},
@@ -44,8 +43,8 @@ pub struct Context {
     pub slots: usize,
     /// How many of them are free; the session Lease tells the peers.
     pub free_slots: Arc<AtomicUsize>,
-    /// Which conditions are errors.
-    pub errors: ErrorStatuses,
+    /// Looks at settled units at once: a start with thousands of them must not flood the API server.
+    pub monitors: tokio::sync::Semaphore,
     /// Time.
     pub clock: Clock,
     /// Counters.

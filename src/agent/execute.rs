@@ -113,6 +113,7 @@ async fn answered(outbox: &Outbox, name: &Name, answer: Answer) {
             return outbox.send(Message::Object { name: name.clone(), object, from }).await;
         }
         Answer::Conflict => Input::Conflict,
+        Answer::Absent => Input::ReadAbsent,
         Answer::Unclear(cause) => {
             warn!(unit = %name, cause, "no clear answer to a status write; it is read back");
             Input::Unclear
@@ -169,11 +170,13 @@ fn finish(replica: &mut Replica, name: &Name, version: Epoch, nonce: &Nonce, end
 }
 
 fn reread(replica: &Replica, name: &Name, after: Duration) {
-    let (ctx, outbox, name) = (replica.ctx.clone(), replica.outbox.clone(), name.clone());
+    let (ctx, outbox, turn) = (replica.ctx.clone(), replica.outbox.clone(), replica.read_turn(name));
+    let name = name.clone();
     tokio::spawn(async move {
         if !after.is_zero() {
             tokio::time::sleep(after).await;
         }
+        let _turn = turn.lock().await;
         answer_read(&ctx, &outbox, &name).await;
     });
 }
@@ -195,8 +198,10 @@ async fn answer_read(ctx: &Context, outbox: &Outbox, name: &Name) {
 
 /// Looks at a quiet holder's Lease, live, and then at the object, so that both are fresh when it is judged.
 fn verify(replica: &Replica, name: &Name, session: SessionId, known: Epoch) {
-    let (ctx, outbox, name) = (replica.ctx.clone(), replica.outbox.clone(), name.clone());
+    let (ctx, outbox, turn) = (replica.ctx.clone(), replica.outbox.clone(), replica.read_turn(name));
+    let name = name.clone();
     tokio::spawn(async move {
+        let _turn = turn.lock().await;
         let client = ctx.downstream.client().clone();
         let lease = session::read_session(client, &ctx.agent_namespace, &session).await;
         let quiet = match lease {
@@ -209,7 +214,7 @@ fn verify(replica: &Replica, name: &Name, session: SessionId, known: Epoch) {
         if quiet {
             answer_read(&ctx, &outbox, &name).await;
         }
-        outbox.input(&name, Input::Verified { quiet }).await;
+        outbox.input(&name, Input::Verified { session, quiet }).await;
     });
 }
 

@@ -12,11 +12,13 @@ mod execute;
 mod inbox;
 mod monitoring;
 mod notes;
+mod plan;
 mod proof;
 mod removal;
 mod replica;
 mod shutdown;
 mod start;
 mod surroundings;
+mod waiting;
 
 pub use start::{AgentError, run};

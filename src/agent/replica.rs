@@ -48,6 +48,10 @@ pub(super) struct Entry {
     queued: bool,
     /// Its state as Fleet names it, to notice when dependents must look again.
     state: Option<api::state::State>,
+    /// Live reads of one unit run one after another, so that their answers come in order.
+    read_turn: Arc<tokio::sync::Mutex<()>>,
+    /// When the last request that may have confirmed a claim was sent.
+    pub asked: Time,
     /// Continuous duty.
     pub monitored: Monitored,
 }
@@ -120,7 +124,7 @@ impl Replica {
                 }
                 Some(message) = self.inbox.recv() => self.take(message),
                 Some(event) = sessions.next() => self.on_session(event),
-                hashes = changes.changed() => self.on_live_changes(hashes),
+                hashes = changes.next() => self.on_live_changes(hashes),
                 Some(event) = bundle_deployments.next() => self.on_event(event),
                 () = sleep_until(timer) => self.on_timer(),
             }
@@ -381,6 +385,10 @@ impl Replica {
             self.execute(name, effect);
         }
         self.monitor_if_due(name);
+    }
+
+    pub(super) fn read_turn(&self, name: &Name) -> Arc<tokio::sync::Mutex<()>> {
+        self.units.get(name).map(|entry| entry.read_turn.clone()).unwrap_or_default()
     }
 
     pub(super) fn want_slot(&mut self, name: &Name) {
