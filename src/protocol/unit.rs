@@ -218,6 +218,15 @@ impl Unit {
         }
     }
 
+    /// Versions went backwards: none that is remembered means anything.
+    pub fn forget_versions(&mut self) {
+        self.own = Epoch::default();
+        (self.behind, self.doubted) = (None, false);
+        if let Some(latest) = &mut self.latest {
+            latest.version = Epoch::default();
+        }
+    }
+
     /// Whether monitoring may write now: nothing claimed, nothing to deploy, not held (S4).
     pub fn is_settled(&self) -> bool {
         let Some(latest) = &self.latest else { return false };

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Claim, Epoch, Holder, Nonce, SessionId, Snapshot, Time, Uid};
+use super::{Claim, Epoch, Gate, Holder, Nonce, SessionId, Snapshot, Time, Uid};
 
 /// How a claim ends: always one PATCH.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +59,8 @@ pub enum Input {
         /// Its own budget in seconds.
         seconds: u64,
     },
+    /// The gate changed though the object did not: a dependency became ready, or is not any more.
+    Gate(Gate),
     /// The live look at a quiet holder: whether its Lease stands unchanged (or is gone).
     Verified {
         /// The session looked at.
