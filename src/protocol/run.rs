@@ -87,7 +87,7 @@ pub(super) fn news(unit: &mut Unit, latest: &Snapshot, live: bool, env: &Env<'_>
     let Work::Running { claim, version, .. } = &mut unit.work else { return };
     let mine = latest.slot.is_held_by(&claim.nonce);
     if mine {
-        *version = (*version).clone().max(latest.version.clone());
+        version.clone_from(&latest.version);
     }
     if !mine || latest.deployment != claim.deployment || latest.gate == Gate::Refused {
         cancel(unit, effects);
@@ -104,8 +104,8 @@ pub(super) fn news(unit: &mut Unit, latest: &Snapshot, live: bool, env: &Env<'_>
 /// If the object shows the step into the wait, it is taken.
 pub(super) fn entered(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect>) {
     let Work::Running { claim, version, waiting, deadline, entering, .. } = &mut unit.work else { return };
-    if at.slot.is_held_by(&claim.nonce) {
-        *version = (*version).clone().max(at.version.clone());
+    if let Some(latest) = unit.latest.as_ref().filter(|latest| latest.slot.is_held_by(&claim.nonce)) {
+        version.clone_from(&latest.version);
     }
     let Some(next) = entering.take_if(|entering| at.slot.shows(&entering.claim)) else { return };
     *deadline = next.since.saturating_add(Duration::from_secs(next.claim.budget));
@@ -216,7 +216,7 @@ pub(super) fn settle(
 ) {
     let Work::Finishing { claim, version, end, release, sent, .. } = &mut unit.work else { return };
     if latest.slot.is_held_by(&claim.nonce) {
-        *version = (*version).clone().max(latest.version.clone());
+        version.clone_from(&latest.version);
         if live && !*sent {
             send(unit, env, effects);
         }
@@ -233,9 +233,7 @@ pub(super) fn settle(
 /// The finish was answered, unless this is a late answer to an earlier write.
 pub(super) fn finished(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect>) {
     let Work::Finishing { claim, version, end, .. } = &mut unit.work else { return };
-    if at.slot.is_held_by(&claim.nonce) {
-        *version = (*version).clone().max(at.version.clone());
-    } else if at.version > *version && landed(end, &claim.nonce, &at.release, at) {
+    if at.version > *version && landed(end, &claim.nonce, &at.release, at) {
         ended(unit, at, env, effects);
     }
 }

@@ -221,6 +221,7 @@ impl Unit {
     /// Versions went backwards: none that is remembered means anything.
     pub fn forget_versions(&mut self) {
         self.own = Epoch::default();
+        (self.behind, self.doubted) = (None, false);
         if let Some(latest) = &mut self.latest {
             latest.version = Epoch::default();
         }
