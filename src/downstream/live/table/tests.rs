@@ -219,3 +219,127 @@ fn objects_of_a_kind_and_of_a_unit_share_their_texts() {
     assert!(Arc::ptr_eq(&a.key.kind, &b.key.kind) && Arc::ptr_eq(&a.key.api_version, &b.key.api_version));
     assert!(Arc::ptr_eq(a.hash.as_ref().unwrap(), b.hash.as_ref().unwrap()));
 }
+
+/// What happens to one object in a cluster, and when this replica hears of it.
+#[derive(Clone, Debug)]
+enum Happening {
+    /// This replica writes it; the answer is taken over at once or after that many further happenings.
+    Written {
+        name: u8,
+        late: usize,
+    },
+    /// Somebody else writes it.
+    Foreign {
+        name: u8,
+    },
+    Deleted {
+        name: u8,
+    },
+    /// The watch delivers that many of the outstanding events.
+    Heard(usize),
+    /// The watch breaks, and the kind is listed again as it was that many events ago.
+    Listed {
+        behind: usize,
+    },
+}
+
+fn happening() -> impl proptest::strategy::Strategy<Value = Happening> {
+    use proptest::prelude::*;
+    prop_oneof![
+        (0..4u8, 0..4usize).prop_map(|(name, late)| Happening::Written { name, late }),
+        (0..4u8).prop_map(|name| Happening::Foreign { name }),
+        (0..4u8).prop_map(|name| Happening::Deleted { name }),
+        (1..5usize).prop_map(Happening::Heard),
+        (0..3usize).prop_map(|behind| Happening::Listed { behind }),
+    ]
+}
+
+/// A cluster with one history, and how far the watch has heard of it.
+#[derive(Default)]
+struct Cluster {
+    /// Version (index + 100), name, and whether it was a deletion.
+    history: Vec<(u8, bool)>,
+    heard: usize,
+    answers: Vec<(usize, Observed)>,
+}
+
+impl Cluster {
+    fn version(at: usize) -> String {
+        (at + 100).to_string()
+    }
+
+    fn event(&self, at: usize) -> Observed {
+        object(&self.history[at].0.to_string(), &Self::version(at), "h")
+    }
+
+    /// The objects after that many events.
+    fn objects(&self, events: usize) -> Vec<Observed> {
+        let last = |name| (0..events).rev().find(|&at| self.history[at].0 == name);
+        (0..4).filter_map(last).filter(|&at| !self.history[at].1).map(|at| self.event(at)).collect()
+    }
+
+    fn happens(&mut self, table: &mut Table, happening: &Happening) {
+        match *happening {
+            Happening::Written { name, late } => {
+                self.history.push((name, false));
+                self.answers.push((late, self.event(self.history.len() - 1)));
+            }
+            Happening::Foreign { name } => self.history.push((name, false)),
+            Happening::Deleted { name } => {
+                if self.objects(self.history.len()).iter().any(|one| *one.key.name == *name.to_string()) {
+                    self.history.push((name, true));
+                }
+            }
+            Happening::Heard(number) => {
+                for _ in 0..number.min(self.history.len() - self.heard) {
+                    self.hear(table);
+                }
+            }
+            Happening::Listed { behind } => {
+                self.heard = (self.history.len().saturating_sub(behind)).max(self.heard);
+                let version = if self.heard == 0 { "99".into() } else { Self::version(self.heard - 1) };
+                list(table, &version, self.objects(self.heard));
+            }
+        }
+        for (late, answer) in std::mem::take(&mut self.answers) {
+            match late.checked_sub(1) {
+                Some(late) => self.answers.push((late, answer)),
+                None => table.upsert(answer),
+            }
+        }
+    }
+
+    fn hear(&mut self, table: &mut Table) {
+        let (name, deletion) = self.history[self.heard];
+        if deletion {
+            delete(table, &name.to_string(), &Self::version(self.heard));
+        } else {
+            show(table, self.event(self.heard));
+        }
+        self.heard += 1;
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn once_all_was_heard_the_table_is_the_cluster_in_whatever_order_it_came(
+        happenings in proptest::collection::vec(happening(), 1..40),
+    ) {
+        let (mut table, mut cluster) = (table(), Cluster::default());
+        list(&mut table, "99", vec![]);
+        for one in &happenings {
+            cluster.happens(&mut table, one);
+        }
+        while cluster.heard < cluster.history.len() {
+            cluster.hear(&mut table);
+        }
+        for (_, answer) in std::mem::take(&mut cluster.answers) {
+            table.upsert(answer);
+        }
+        let known = |objects: Vec<(String, String)>| -> std::collections::BTreeMap<_, _> { objects.into_iter().collect() };
+        let pair = |one: &Observed| (one.key.name.to_string(), one.version.0.clone());
+        let ours = known(table.by_hash("h").iter().map(|one| pair(one)).collect());
+        let theirs = known(cluster.objects(cluster.history.len()).iter().map(pair).collect());
+        proptest::prop_assert_eq!(ours, theirs);
+    }
+}
