@@ -12,8 +12,11 @@ const SOURCES: &str = "src/render/engine";
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let files = fs::read_dir(SOURCES).expect("the crate contains the engine's sources").flatten();
-    for path in files.map(|entry| entry.path()).filter(|path| path.extension().is_none_or(|e| e != "rs")) {
-        println!("cargo::rerun-if-changed={}", path.display());
+    let names = files.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    for name in
+        names.filter(|name| name.starts_with("go.") || (name.ends_with(".go") && !name.ends_with("_test.go")))
+    {
+        println!("cargo::rerun-if-changed={SOURCES}/{name}");
     }
     let target = profile_directory().join(if variable("CARGO_CFG_TARGET_OS") == "windows" {
         "flotilla-engine.exe"
@@ -22,7 +25,7 @@ fn main() {
     });
     let mut go = Command::new("go");
     go.current_dir(SOURCES)
-        .args(["build", "-trimpath", "-ldflags=-s -w", "-o"])
+        .args(["build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o"])
         .arg(&target)
         .arg(".")
         // Static, so that it runs in an image without a libc; and what go.sum says, whatever the user's settings.

@@ -185,6 +185,7 @@ pub async fn render(engine: &Engine, job: Job<'_>) -> Result<Rendered, RenderErr
     let chart = chart::chart(&job, files.iter().map(|(name, _)| name.as_str()));
     let documents = engine.yaml(files).await?;
     let found = objects::objects(documents)?;
+    objects::refuse_hooks(&found)?;
     let marks = objects::Marks { set_id: &set_id, hash: &hash, keep_crds: !job.options.delete_crd_resources };
     let mut rendered = Rendered { chart, ..Rendered::default() };
     for (position, mut object) in found.into_iter().enumerate() {

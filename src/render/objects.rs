@@ -9,7 +9,7 @@ use crate::api::keys;
 
 use super::{Kinds, RenderError, Scope, engine::Document};
 
-/// Makes Helm run an object at a certain moment instead of keeping it in the release.
+/// Annotation that makes an object a hook of Helm's.
 const HOOK: &str = "helm.sh/hook";
 
 const CRD: &str = "CustomResourceDefinition";
@@ -79,9 +79,6 @@ fn open(file: &str, mut value: Value, found: &mut Vec<Object>) -> Result<(), Ren
         );
         return Err(RenderError::Object { file: file.to_owned(), message });
     };
-    if value.pointer("/metadata/annotations").is_some_and(|annotations| annotations.get(HOOK).is_some()) {
-        return Err(RenderError::Unsupported { what: format!("Helm hooks ({kind} {name} in {file})") });
-    }
     found.push(Object { api_version, kind, namespace: namespace.unwrap_or_default(), name, value });
     Ok(())
 }
@@ -101,6 +98,17 @@ fn text(file: &str, value: &Value, pointer: &str, field: &str) -> Result<Option<
         "unable to build kubernetes objects from release manifest: unable to decode \"\": json: cannot unmarshal {what} into Go struct field {field} of type string"
     );
     Err(RenderError::Object { file: file.to_owned(), message })
+}
+
+/// Helm runs hooks at certain moments instead of keeping them in the release; none of a bundle's objects may be one.
+pub(super) fn refuse_hooks(objects: &[Object]) -> Result<(), RenderError> {
+    let is_hook = |object: &&Object| object.value["metadata"]["annotations"].get(HOOK).is_some();
+    match objects.iter().find(is_hook) {
+        Some(Object { kind, name, .. }) => {
+            Err(RenderError::Unsupported { what: format!("Helm hooks ({kind} {name})") })
+        }
+        None => Ok(()),
+    }
 }
 
 /// What Fleet writes on every object.

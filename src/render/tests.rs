@@ -63,7 +63,7 @@ impl Golden {
     }
 
     fn release(&self) -> &Value {
-        &self.last["releases"].as_array().and_then(|all| all.last()).expect("a release was made")
+        self.last["releases"].as_array().and_then(|all| all.last()).expect("a release was made")
     }
 
     fn deployed_message(&self) -> &str {
@@ -360,7 +360,7 @@ async fn what_this_version_cannot_deploy_is_refused_by_name() {
         (&kustomize, "base/kustomization.yaml", "", "base/kustomization.yaml"),
         (&overlays, "a.yaml", "", "prod"),
         (&none, "templates/a.yaml", "", "templates/a.yaml"),
-        (&none, "job.yaml", hook, "job.yaml"),
+        (&none, "job.yaml", hook, "hooks (Job j)"),
     ] {
         let error = render_with(options, &[(file, text)]).await.expect_err(file);
         assert!(matches!(error, RenderError::Unsupported { .. }), "{file}: {error}");

@@ -179,3 +179,213 @@ fn is_printable(c: char) -> bool {
     matches!(c, ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}'
         | '\u{ff00}'..='\u{fffd}' | '\u{10000}'..)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::render::engine::{Engine, EngineConfig};
+
+    /// What Kubernetes reads, also after Helm has cut white space at the end.
+    async fn read_back(engine: &Engine, value: &Value) {
+        let text = yaml_text(value);
+        for text in [text.as_str(), text.trim_end()] {
+            let read = engine.yaml(vec![("t".into(), text.into())]).await;
+            let read = read.unwrap_or_else(|error| panic!("{error}:\n{text}"));
+            assert_eq!(&read[0].value, value, "{text}");
+        }
+    }
+
+    fn engine() -> Engine {
+        Engine::start(EngineConfig::default()).expect("cargo has built the engine")
+    }
+
+    #[test]
+    fn text_looks_as_helms_users_know_it() {
+        let value = json!({
+            "kind": "ConfigMap",
+            "apiVersion": "v1",
+            "data": {"b": "line 1\nline 2\n", "a": "yes", "c": "plain text", "d": "a: b", "e": "12"},
+            "list": [{"name": "x", "args": ["--flag", "http://h:80/"]}, [1, 2.5], [], {}, null, true],
+        });
+        let expected = "\
+apiVersion: v1
+data:
+  a: \"yes\"
+  b: |
+    line 1
+    line 2
+  c: plain text
+  d: \"a: b\"
+  e: \"12\"
+kind: ConfigMap
+list:
+- args:
+  - \"--flag\"
+  - http://h:80/
+  name: x
+- - 1
+  - 2.5
+- []
+- {}
+- null
+- true
+";
+        assert_eq!(yaml_text(&value), expected);
+    }
+
+    #[tokio::test]
+    async fn hostile_strings_survive_as_keys_and_values() {
+        let engine = engine();
+        let mut strings: Vec<String> = [
+            "",
+            " ",
+            "a ",
+            " a",
+            "y",
+            "Y",
+            "n",
+            "No",
+            "on",
+            "OFF",
+            "yes",
+            "true",
+            "False",
+            "null",
+            "Null",
+            "~",
+            "=",
+            "<<",
+            "-",
+            "- a",
+            "?",
+            "? a",
+            ":",
+            "a:",
+            "a: b",
+            "a:b",
+            "a #b",
+            "#",
+            "&a",
+            "*a",
+            "!a",
+            "|",
+            ">",
+            "%a",
+            "@a",
+            "`a",
+            "'",
+            "\"",
+            "\\",
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            "{a: b}",
+            "[a]",
+            "---",
+            "--- a",
+            "...",
+            "0",
+            "-0",
+            "0777",
+            "0o17",
+            "0x1F",
+            "0b1",
+            "1_000",
+            "1e3",
+            "1.",
+            ".5",
+            "+1",
+            "12:30:45",
+            "2001-02-03",
+            ".inf",
+            ".nan",
+            "NaN",
+            "inf",
+            "Infinity",
+            "12345678901234567890",
+            "\t",
+            "a\tb",
+            "\ta",
+            "a\n",
+            "a\nb",
+            "a\n\n",
+            "\na",
+            "\n",
+            "\n\n",
+            " a\nb",
+            "a\n b\n",
+            "a\n\tb\n",
+            "\ta\nb",
+            "a \nb",
+            "a\n \n",
+            "a\n---\nb\n",
+            "a\r\nb\r\n",
+            "\r",
+            "a\u{85}b",
+            "a\u{2028}b\u{2029}c",
+            "\u{feff}a",
+            "a\u{feff}",
+            "\u{0}",
+            "\u{7f}",
+            "\u{1b}[0m",
+            "\u{a0}",
+            "\u{fffe}",
+            "\u{ffff}",
+            "\u{fffd}",
+            "\u{e000}",
+            "ü",
+            "日本",
+            "😀",
+            "a😀\nb\n",
+            "{{ .Values.a }}",
+            "# a\nb\n",
+            "key: |\n  text\n",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        strings.push("k".repeat(2000));
+        strings.push("long words ".repeat(300) + "end");
+        for string in &strings {
+            read_back(&engine, &json!({ string: string })).await;
+            read_back(&engine, &json!({"a": {string: [string, {string: string}], "z": string}, "z": 1}))
+                .await;
+        }
+    }
+
+    fn values() -> impl Strategy<Value = Value> {
+        let text = || prop_oneof!["[a-z]{0,6}", "[ \\n\\t:#a'\"-]{0,12}", any::<String>()];
+        let number = prop_oneof![
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            // Whole ones come back as integers, as Go writes them.
+            (-1000.0..1000.0).prop_filter("fractions", |f: &f64| f.fract() != 0.0).prop_map(Value::from),
+        ];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            number,
+            text().prop_map(Value::from)
+        ];
+        leaf.prop_recursive(4, 32, 4, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map(text(), inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    #[test]
+    fn any_object_reads_back_as_itself() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let engine = runtime.block_on(async { engine() });
+        proptest!(|(value in prop::collection::btree_map("[a-z]{1,3}", values(), 1..4))| {
+            runtime.block_on(read_back(&engine, &json!(value)));
+        });
+    }
+}
