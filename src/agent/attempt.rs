@@ -164,7 +164,7 @@ impl Run {
         };
         let mut rendered = render::render(&self.job.ctx.engine, job).await.map_err(AttemptError::Render)?;
         if !self.options.target_namespace.is_empty() {
-            let kinds = self.job.ctx.downstream.kinds();
+            let kinds = self.job.ctx.downstream.kinds;
             let wanted = rendered.objects.iter().map(|object| (&*object.api_version, &*object.kind));
             kinds.prepare(wanted).await.map_err(AttemptError::Kinds)?;
             rendered
@@ -182,7 +182,7 @@ impl Run {
 
     /// Opens the next revision, or adopts the one that is already as wanted.
     async fn gate(&self, rendered: &Rendered) -> Result<Gate, AttemptError> {
-        let (store, bundle) = (self.job.ctx.downstream.store(), &*self.job.name);
+        let (store, bundle) = (self.job.ctx.downstream.store, &*self.job.name);
         let history = store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
         let never_applied =
             self.job.object.status.as_ref().is_none_or(|status| status.applied_deployment_id.is_empty());
@@ -239,7 +239,7 @@ impl Run {
             over_removal,
             max_history: helm.map_or(0, |helm| usize::try_from(helm.max_history).unwrap_or(0)),
         };
-        Gate::open(self.job.ctx.downstream.store(), &self.fence, input).await
+        Gate::open(self.job.ctx.downstream.store, &self.fence, input).await
     }
 
     /// A removal whose replica is gone, or was not heard of for TTL, may be deployed over.
@@ -249,7 +249,7 @@ impl Run {
             // Helm's own removal: it has the time that a foreign run has.
             return ctx.stood_still(format!("{record}/removal"), ctx.protocol.claim_timeout);
         };
-        let client = ctx.downstream.client().clone();
+        let client = ctx.downstream.server.client().clone();
         match crate::downstream::session::read_session(client, &ctx.agent_namespace, &guard.session).await {
             Ok(None) => true,
             Ok(Some(session)) => {

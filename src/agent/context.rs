@@ -2,14 +2,16 @@
 //! Everything a replica needs from its surroundings.
 
 use std::{
-    sync::{Arc, atomic::AtomicUsize},
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicUsize},
     time::Duration,
 };
 
 use super::surroundings::Clock;
 use crate::{
     downstream::{Downstream, live::LiveStore, session::SessionHealth},
-    protocol::{Config, Holder, SessionId},
+    monitor::ErrorStatuses,
+    protocol::{Config, Holder, SessionId, Time},
     render::engine::Engine,
     telemetry::{Metrics, events::Events, probes::Health},
     upstream::Upstream,
@@ -43,6 +45,10 @@ pub struct Context {
     pub slots: usize,
     /// How many of them are free; the session Lease tells the peers.
     pub free_slots: Arc<AtomicUsize>,
+    /// Which conditions are errors.
+    pub errors: Arc<ErrorStatuses>,
+    /// What was first seen when, to tell what stands still.
+    pub still: Mutex<HashMap<String, Time>>,
     /// Looks at settled units at once: a start with thousands of them must not flood the API server.
     pub monitors: tokio::sync::Semaphore,
     /// Time.
@@ -53,4 +59,22 @@ pub struct Context {
     pub events: Events,
     /// What `/readyz` tells.
     pub health: Health,
+}
+
+/// What was seen is forgotten after this many, the oldest first: each is a rare case.
+const STILL_LIMIT: usize = 1000;
+
+impl Context {
+    /// Whether this very thing was first seen at least `time` ago by this replica's own clock.
+    pub fn stood_still(&self, thing: String, time: Duration) -> bool {
+        let now = self.clock.now();
+        let mut still = self.still.lock().unwrap_or_else(PoisonError::into_inner);
+        if still.len() >= STILL_LIMIT
+            && let Some(oldest) = still.iter().min_by_key(|(_, since)| **since).map(|(thing, _)| thing.clone())
+        {
+            still.remove(&oldest);
+        }
+        let since = *still.entry(thing).or_insert(now);
+        now.saturating_sub(since) >= time
+    }
 }

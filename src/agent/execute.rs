@@ -202,7 +202,7 @@ fn verify(replica: &Replica, name: &Name, session: SessionId, known: Epoch) {
     let name = name.clone();
     tokio::spawn(async move {
         let _turn = turn.lock().await;
-        let client = ctx.downstream.client().clone();
+        let client = ctx.downstream.server.client().clone();
         let lease = session::read_session(client, &ctx.agent_namespace, &session).await;
         let quiet = match lease {
             Ok(lease) => lease.is_none_or(|lease| lease.version == known),

@@ -4,6 +4,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
 
 use futures::{StreamExt, stream};
@@ -17,6 +18,8 @@ use crate::{
     upstream::fields::{Fields, ObservedFields},
 };
 
+/// How long the first list of a kind may take.
+const SYNC: Duration = Duration::from_secs(30);
 /// Live looks at objects that seem to be missing, at once.
 const LOOKS: usize = 8;
 
@@ -89,7 +92,7 @@ pub async fn keys(ctx: &Context, objects: &[Object], namespace: &str) -> Result<
     let mut interned: HashSet<Arc<str>> = HashSet::new();
     let mut keys = Vec::with_capacity(objects.len());
     for object in objects {
-        let kind = ctx.downstream.kinds().resolve(&object.api_version, &object.kind).await.map_err(|source| {
+        let kind = ctx.downstream.kinds.resolve(&object.api_version, &object.kind).await.map_err(|source| {
             PlanError::Kind {
                 api_version: object.api_version.clone(),
                 kind: object.kind.clone(),
@@ -189,11 +192,12 @@ async fn watch_kinds(ctx: &Context, keys: &[Key]) -> Result<(), PlanError> {
             source,
         };
         let resolved =
-            ctx.downstream.kinds().resolve(api_version, kind).await.map_err(|source| unknown(Some(source)))?;
+            ctx.downstream.kinds.resolve(api_version, kind).await.map_err(|source| unknown(Some(source)))?;
         ctx.live.ensure(&resolved.resource);
     }
     for (api_version, kind) in kinds {
-        if ctx.live.synced(api_version, kind).await == KindState::Unavailable {
+        let synced = tokio::time::timeout(SYNC, ctx.live.synced(api_version, kind)).await;
+        if !matches!(synced, Ok(KindState::Synced | KindState::Behind)) {
             return Err(PlanError::Kind {
                 api_version: api_version.to_string(),
                 kind: kind.to_string(),
@@ -205,14 +209,14 @@ async fn watch_kinds(ctx: &Context, keys: &[Key]) -> Result<(), PlanError> {
 }
 
 async fn look<'k>(ctx: &Context, key: &'k Key) -> Result<(&'k Key, bool), PlanError> {
-    let kind = ctx.downstream.kinds().resolve(&key.api_version, &key.kind).await.map_err(|source| {
+    let kind = ctx.downstream.kinds.resolve(&key.api_version, &key.kind).await.map_err(|source| {
         PlanError::Kind {
             api_version: key.api_version.to_string(),
             kind: key.kind.to_string(),
             source: Some(source),
         }
     })?;
-    let found = ctx.downstream.server().metadata(&kind.path(&key.namespace, &key.name)).await;
+    let found = ctx.downstream.server.metadata(&kind.path(&key.namespace, &key.name)).await;
     let found = found.map_err(|source| PlanError::Look { object: key.to_string(), source })?;
     Ok((key, found.is_some()))
 }
@@ -220,11 +224,11 @@ async fn look<'k>(ctx: &Context, key: &'k Key) -> Result<(&'k Key, bool), PlanEr
 /// The status fields of a judgement.
 pub fn fields(evaluation: Evaluation, object: &BundleDeployment) -> Fields {
     let options = object.options();
+    // Written even when it is 0, as Fleet's agent does.
     let sync = options.force_sync_generation;
-    let before = object.status.as_ref().and_then(|status| status.sync_generation);
     let ready = evaluation.message.map_or(Ok(()), Err);
     Fields {
-        sync_generation: (sync > 0 || before.is_some()).then_some(sync),
+        sync_generation: Some(sync),
         observed: Some(ObservedFields {
             ready: evaluation.ready,
             non_modified: evaluation.non_modified,

@@ -20,7 +20,6 @@ use crate::{
     telemetry::{
         Metrics,
         events::{Events, EventsConfig},
-        logs,
         probes::{self, Addresses, Health, ServeError},
     },
 };
@@ -42,9 +41,6 @@ pub enum ControllerError {
     /// No client.
     #[error("cannot make a client for the management cluster")]
     Client(#[source] kube::Error),
-    /// Logs.
-    #[error("cannot start logging")]
-    Logs(#[source] logs::LogsError),
     /// Probes and metrics.
     #[error("cannot serve probes and metrics")]
     Serve(#[source] ServeError),
@@ -55,7 +51,6 @@ pub enum ControllerError {
 
 /// Runs until SIGTERM or SIGINT.
 pub async fn run(args: ControllerArgs) -> Result<(), ControllerError> {
-    logs::init(args.log_format, &args.log_level).map_err(ControllerError::Logs)?;
     let mut config = match &args.kubeconfig {
         Some(path) => {
             let file = kube::config::Kubeconfig::read_from(path).map_err(ControllerError::Kubeconfig)?;
@@ -71,7 +66,7 @@ pub async fn run(args: ControllerArgs) -> Result<(), ControllerError> {
     let metrics = Metrics::new();
     let health = Health::new(&["watch"]);
     let stop = CancellationToken::new();
-    let addresses = Addresses { metrics: &args.metrics_bind_address, probes: &args.probe_bind_address };
+    let addresses = Addresses { metrics: &args.metrics_address, probes: &args.probe_address };
     probes::serve(addresses, health.clone(), metrics.clone(), stop.clone())
         .await
         .map_err(ControllerError::Serve)?;
