@@ -115,16 +115,23 @@ impl KindCache {
         table.get(api_version)?.get(kind).cloned()
     }
 
+    /// The kind in whichever version is served: a stored manifest may name one that no longer is.
+    pub fn known_in_any_version(&self, group: &str, kind: &str) -> Option<Arc<Kind>> {
+        let table = self.inner.table.read().unwrap_or_else(PoisonError::into_inner);
+        table
+            .values()
+            .find_map(|kinds| kinds.get(kind).filter(|found| found.resource.group == group))
+            .cloned()
+    }
+
     /// The kind; asks the server once when it is not known.
     pub async fn resolve(&self, api_version: &str, kind: &str) -> Result<Arc<Kind>, KindError> {
         if let Some(known) = self.known(api_version, kind) {
             return Ok(known);
         }
         self.refresh_unless(|| self.known(api_version, kind).is_some()).await?;
-        self.known(api_version, kind).ok_or_else(|| KindError::Unknown {
-            api_version: api_version.to_owned(),
-            kind: kind.to_owned(),
-        })
+        self.known(api_version, kind)
+            .ok_or_else(|| KindError::Unknown { api_version: api_version.to_owned(), kind: kind.to_owned() })
     }
 
     /// Makes sure that [`Kinds::scope`] can answer for these kinds: asks the server once when any is not known.
@@ -178,8 +185,7 @@ impl KindCache {
             let name = group.metadata.and_then(|metadata| metadata.name).unwrap_or_default();
             for served in group.versions {
                 let version = served.version.unwrap_or_default();
-                let api_version =
-                    if name.is_empty() { version.clone() } else { format!("{name}/{version}") };
+                let api_version = if name.is_empty() { version.clone() } else { format!("{name}/{version}") };
                 // An aggregated API that is down is listed as stale and empty: what it served stays known, else its
                 // objects would look as if their kind had been removed.
                 if served.resources.is_empty()
@@ -273,7 +279,11 @@ mod tests {
         kinds.resolve("v1", "ConfigMap").await.unwrap();
         assert!(kinds.resolve("gold.example.com/v1", "Widget").await.is_ok());
         let error = kinds.resolve("gold.example.com/v1", "Gadget").await.unwrap_err();
-        assert!(error.to_string().starts_with("no matches for kind \"Gadget\" in version \"gold.example.com/v1\""));
+        assert!(
+            error
+                .to_string()
+                .starts_with("no matches for kind \"Gadget\" in version \"gold.example.com/v1\"")
+        );
         script.finished().await;
     }
 
@@ -292,7 +302,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_refused_discovery_is_no_unknown_kind() {
-        let (server, script) = scripted(vec![Exchange::get("/api").refuses(503, "ServiceUnavailable", "later")]);
+        let (server, script) =
+            scripted(vec![Exchange::get("/api").refuses(503, "ServiceUnavailable", "later")]);
         let error = KindCache::new(server).resolve("v1", "ConfigMap").await.unwrap_err();
         assert!(matches!(error, KindError::Discovery(_)));
         script.finished().await;

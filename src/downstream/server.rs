@@ -64,7 +64,8 @@ impl RequestError {
 
     /// 409, for whichever reason.
     pub fn is_conflict(&self) -> bool {
-        self.status().is_some_and(|status| status.code == 409 || status.is_conflict() || status.is_already_exists())
+        self.status()
+            .is_some_and(|status| status.code == 409 || status.is_conflict() || status.is_already_exists())
     }
 
     /// 409 because something of this name exists.
@@ -102,7 +103,12 @@ impl RequestError {
         match self {
             Self::Refused(status) => {
                 let untyped = status.message.starts_with("failed to create typed patch object");
-                status.is_invalid() || status.code == 400 || (status.code == 500 && untyped)
+                // An admission policy's or webhook's verdict comes in these codes, too, and so does a port or address
+                // that is taken: another cluster, or another day, may see it differently.
+                let decided = ["denied the request", "denied request", "already allocated"]
+                    .iter()
+                    .any(|words| status.message.contains(words));
+                !decided && (status.is_invalid() || status.code == 400 || (status.code == 500 && untyped))
             }
             Self::Unaskable(_) | Self::Unwritable(_) => true,
             Self::Silent(_) | Self::Transport(_) => false,
@@ -191,7 +197,9 @@ impl LiveMeta {
 
     /// Helm's keep policy.
     pub fn is_kept(&self) -> bool {
-        self.annotations.get(keys::RESOURCE_POLICY).is_some_and(|policy| policy.trim().eq_ignore_ascii_case("keep"))
+        self.annotations
+            .get(keys::RESOURCE_POLICY)
+            .is_some_and(|policy| policy.trim().eq_ignore_ascii_case("keep"))
     }
 }
 
@@ -346,6 +354,14 @@ mod tests {
             (refused(422, "Invalid", "field is immutable"), true),
             (refused(400, "BadRequest", "strict decoding error: unknown field \"x\""), true),
             (refused(500, "", untyped), true),
+            (
+                refused(422, "Invalid", "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"),
+                false,
+            ),
+            (
+                refused(422, "Invalid", "spec.ports[0].nodePort: Invalid value: 30000: already allocated"),
+                false,
+            ),
             (refused(500, "InternalError", "failed calling webhook"), false),
             (refused(403, "Forbidden", "exceeded quota"), false),
             (refused(404, "NotFound", "the server could not find the requested resource"), false),
