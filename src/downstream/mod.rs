@@ -8,8 +8,11 @@ pub mod apply;
 pub mod fence;
 pub mod kinds;
 pub mod objects;
+pub mod prune;
 pub mod release;
+pub mod removal;
 pub mod server;
+pub mod uninstall;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -19,6 +19,8 @@ use crate::{
 
 /// Asks for an object's metadata alone, in place of the object.
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+/// The same for a list.
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const JSON: &str = "application/json";
 
 /// The downstream API server, and how long to wait for each of its answers.
@@ -163,6 +165,10 @@ fn masked(message: &str) -> String {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LiveMeta {
+    /// Its name.
+    pub name: String,
+    /// Its namespace; empty for cluster-scoped objects.
+    pub namespace: String,
     /// Empty only in an object that was never stored.
     pub uid: String,
     /// The version read; the precondition of the next write.
@@ -264,6 +270,13 @@ impl Server {
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Reads the metadata of the objects in the collection at `path`.
+    pub async fn metadata_list(&self, path: &str) -> Result<Vec<LiveMeta>, RequestError> {
+        let list: ListOf<MetaOnly> =
+            self.send(request(Method::GET, path, METADATA_LIST, None, Vec::new())?).await?;
+        Ok(list.items.into_iter().map(|item| item.metadata).collect())
     }
 
     /// Writes with POST or PUT.

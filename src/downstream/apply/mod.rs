@@ -22,7 +22,7 @@ use super::{
     Downstream,
     fence::{Fence, Fenced},
     kinds::{Kind, KindError},
-    objects::{Identity, group_of, is_askable},
+    objects::{Identity, group_of, is_askable, namespace_of},
     server::RequestError,
 };
 use crate::{
@@ -243,7 +243,14 @@ fn groups(ctx: &Downstream, owner: &Owner<'_>, objects: &[Object]) -> Vec<Vec<us
     let mut seen = HashSet::with_capacity(objects.len());
     let mut order: Vec<usize> = (0..objects.len())
         .rev()
-        .filter(|index| seen.insert(Identity::of(&objects[*index], &ctx.kinds, owner.namespace)))
+        .filter(|index| {
+            let Object { api_version, kind, namespace, name, .. } = &objects[*index];
+            let namespace = match ctx.kinds.known(api_version, kind) {
+                Some(kind) => namespace_of(&kind, namespace, owner.namespace),
+                None => namespace,
+            };
+            seen.insert((group_of(api_version), kind, namespace, name))
+        })
         .collect();
     order.reverse();
     order.sort_by_key(|index| {

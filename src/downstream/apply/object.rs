@@ -56,12 +56,14 @@ impl Job<'_> {
     ) -> Result<Applied, ApplyError> {
         let namespace = namespace_of(kind, &object.namespace, self.owner.namespace);
         let place = Place { kind, namespace, name: &object.name };
-        let listed = self.owner.previous.contains(&Identity {
-            group: group_of(&object.api_version).to_owned(),
-            kind: object.kind.clone(),
-            namespace: namespace.to_owned(),
-            name: object.name.clone(),
-        });
+        let previous = self.owner.previous;
+        let listed = !previous.is_empty()
+            && previous.contains(&Identity {
+                group: group_of(&object.api_version).to_owned(),
+                kind: object.kind.clone(),
+                namespace: namespace.to_owned(),
+                name: object.name.clone(),
+            });
         let mut seen = match self.known(object, &place) {
             Some(known) => Some(known),
             None if listed => self.look(object, &place, listed).await?,

@@ -121,7 +121,7 @@ pub fn unaccounted(history: &[Record]) -> &[Record] {
     let last = |wanted: fn(&Status) -> bool| history.iter().rposition(|record| wanted(&record.status));
     // Helm supersedes the old revision before the new one is deployed; killed in between, it leaves no deployed one.
     let from = last(|status| *status == Status::Deployed)
-        .or_else(|| last(|status| matches!(status, Status::Superseded | Status::Uninstalling)))
+        .or_else(|| last(|status| *status == Status::Superseded))
         .unwrap_or(0);
     &history[from..]
 }
@@ -214,6 +214,7 @@ mod tests {
             (&["superseded", "deployed", "failed", "failed"], 2),
             (&["deployed", "superseded", "pending-upgrade"], 1),
             (&["superseded", "superseded", "pending-upgrade"], 2),
+            (&["failed", "uninstalling"], 1),
             (&["deployed", "deployed"], 2),
         ] {
             assert_eq!(unaccounted(&history(statuses))[0].revision, first, "{statuses:?}");

@@ -171,9 +171,6 @@ impl Store {
         (self.clock)().to_rfc3339_opts(SecondsFormat::Nanos, true)
     }
 
-    pub(in crate::downstream) fn server(&self) -> &Server {
-        &self.server
-    }
 
     fn unix_time(&self) -> String {
         (self.clock)().timestamp().to_string()
