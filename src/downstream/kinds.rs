@@ -5,7 +5,7 @@
 //! is allocated per object. Renewals are single-flight: however many tasks miss, one asks.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fmt,
     sync::{Arc, PoisonError, RwLock},
 };
@@ -79,8 +79,13 @@ pub enum KindError {
     Discovery(#[source] RequestError),
 }
 
-/// apiVersion → kind → entry: two levels, so that looking up borrows.
-type Table = HashMap<String, HashMap<String, Arc<Kind>>>;
+#[derive(Default)]
+struct Table {
+    /// apiVersion → kind → entry: two levels, so that looking up borrows.
+    kinds: HashMap<String, HashMap<String, Arc<Kind>>>,
+    /// Groups of aggregated APIs that could not tell what they serve.
+    silent: HashSet<String>,
+}
 
 /// The cache; clones share it.
 #[derive(Clone)]
@@ -112,7 +117,22 @@ impl KindCache {
     /// What is known about a kind without asking.
     pub fn known(&self, api_version: &str, kind: &str) -> Option<Arc<Kind>> {
         let table = self.inner.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.get(api_version)?.get(kind).cloned()
+        table.kinds.get(api_version)?.get(kind).cloned()
+    }
+
+    /// The kind in whichever version is served: a stored manifest may name one that no longer is.
+    pub fn known_in_any_version(&self, group: &str, kind: &str) -> Option<Arc<Kind>> {
+        let table = self.inner.table.read().unwrap_or_else(PoisonError::into_inner);
+        table
+            .kinds
+            .values()
+            .find_map(|kinds| kinds.get(kind).filter(|found| found.resource.group == group))
+            .cloned()
+    }
+
+    /// Whether an unknown kind of this group means nothing: the aggregated API that serves it cannot be asked.
+    pub fn is_silent(&self, group: &str) -> bool {
+        self.inner.table.read().unwrap_or_else(PoisonError::into_inner).silent.contains(group)
     }
 
     /// The kind; asks the server once when it is not known.
@@ -121,10 +141,8 @@ impl KindCache {
             return Ok(known);
         }
         self.refresh_unless(|| self.known(api_version, kind).is_some()).await?;
-        self.known(api_version, kind).ok_or_else(|| KindError::Unknown {
-            api_version: api_version.to_owned(),
-            kind: kind.to_owned(),
-        })
+        self.known(api_version, kind)
+            .ok_or_else(|| KindError::Unknown { api_version: api_version.to_owned(), kind: kind.to_owned() })
     }
 
     /// Makes sure that [`Kinds::scope`] can answer for these kinds: asks the server once when any is not known.
@@ -173,23 +191,22 @@ impl KindCache {
             Err(_) => return Err(RequestError::Silent(self.inner.server.timeout())),
         };
         let old = self.inner.table.read().unwrap_or_else(PoisonError::into_inner);
-        let mut table = Table::new();
+        let mut table = Table::default();
         for group in core.items.into_iter().chain(groups.items) {
             let name = group.metadata.and_then(|metadata| metadata.name).unwrap_or_default();
             for served in group.versions {
                 let version = served.version.unwrap_or_default();
-                let api_version =
-                    if name.is_empty() { version.clone() } else { format!("{name}/{version}") };
+                let api_version = if name.is_empty() { version.clone() } else { format!("{name}/{version}") };
                 // An aggregated API that is down is listed as stale and empty: what it served stays known, else its
                 // objects would look as if their kind had been removed.
-                if served.resources.is_empty()
-                    && served.freshness.as_deref() == Some("Stale")
-                    && let Some(kept) = old.get(&api_version)
-                {
-                    table.insert(api_version, kept.clone());
+                if served.resources.is_empty() && served.freshness.as_deref() == Some("Stale") {
+                    match old.kinds.get(&api_version) {
+                        Some(kept) => drop(table.kinds.insert(api_version, kept.clone())),
+                        None => drop(table.silent.insert(name.clone())),
+                    }
                     continue;
                 }
-                let kinds: &mut HashMap<_, _> = table.entry(api_version.clone()).or_default();
+                let kinds: &mut HashMap<_, _> = table.kinds.entry(api_version.clone()).or_default();
                 for resource in served.resources {
                     let Some(plural) = resource.resource else { continue };
                     let Some(kind) = resource.response_kind.and_then(|kind| kind.kind) else { continue };
@@ -222,14 +239,14 @@ impl KindCache {
             plural: plural.to_owned(),
         };
         let mut table = self.inner.table.write().expect("no test panics while it writes");
-        let kinds = table.entry(api_version.to_owned()).or_default();
+        let kinds = table.kinds.entry(api_version.to_owned()).or_default();
         kinds.insert(kind.to_owned(), Arc::new(Kind { resource, namespaced }));
     }
 }
 
 /// The entry that is already handed out, when nothing about it changed.
 fn shared(old: &Table, api_version: &str, entry: Kind) -> Arc<Kind> {
-    match old.get(api_version).and_then(|kinds| kinds.get(&entry.resource.kind)) {
+    match old.kinds.get(api_version).and_then(|kinds| kinds.get(&entry.resource.kind)) {
         Some(known) if **known == entry => known.clone(),
         _ => Arc::new(entry),
     }
@@ -273,7 +290,11 @@ mod tests {
         kinds.resolve("v1", "ConfigMap").await.unwrap();
         assert!(kinds.resolve("gold.example.com/v1", "Widget").await.is_ok());
         let error = kinds.resolve("gold.example.com/v1", "Gadget").await.unwrap_err();
-        assert!(error.to_string().starts_with("no matches for kind \"Gadget\" in version \"gold.example.com/v1\""));
+        assert!(
+            error
+                .to_string()
+                .starts_with("no matches for kind \"Gadget\" in version \"gold.example.com/v1\"")
+        );
         script.finished().await;
     }
 
@@ -291,8 +312,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_aggregated_api_that_is_down_removes_no_kind() {
+        let down = |exchange: Exchange| {
+            exchange.answers(serde_json::json!({"items": [{"metadata": {"name": "metrics.k8s.io"},
+                "versions": [{"version": "v1", "freshness": "Stale"}]}]}))
+        };
+        let mut exchanges = discovery(&[("metrics.k8s.io", "v1", "pods", "PodMetrics", "Namespaced")]);
+        exchanges.extend([Exchange::get("/api"), down(Exchange::get("/apis"))]);
+        exchanges.extend([Exchange::get("/api"), down(Exchange::get("/apis"))]);
+        let (server, script) = scripted(exchanges);
+        let kinds = KindCache::new(server.clone());
+        kinds.refresh().await.unwrap();
+        kinds.refresh().await.unwrap();
+        assert!(kinds.known("metrics.k8s.io/v1", "PodMetrics").is_some());
+        let restarted = KindCache::new(server);
+        restarted.refresh().await.unwrap();
+        assert!(restarted.is_silent("metrics.k8s.io") && !restarted.is_silent("apps"));
+        script.finished().await;
+    }
+
+    #[tokio::test]
     async fn a_refused_discovery_is_no_unknown_kind() {
-        let (server, script) = scripted(vec![Exchange::get("/api").refuses(503, "ServiceUnavailable", "later")]);
+        let (server, script) =
+            scripted(vec![Exchange::get("/api").refuses(503, "ServiceUnavailable", "later")]);
         let error = KindCache::new(server).resolve("v1", "ConfigMap").await.unwrap_err();
         assert!(matches!(error, KindError::Discovery(_)));
         script.finished().await;

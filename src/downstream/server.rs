@@ -19,6 +19,8 @@ use crate::{
 
 /// Asks for an object's metadata alone, in place of the object.
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+/// The same for a list.
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const JSON: &str = "application/json";
 
 /// The downstream API server, and how long to wait for each of its answers.
@@ -64,7 +66,8 @@ impl RequestError {
 
     /// 409, for whichever reason.
     pub fn is_conflict(&self) -> bool {
-        self.status().is_some_and(|status| status.code == 409 || status.is_conflict() || status.is_already_exists())
+        self.status()
+            .is_some_and(|status| status.code == 409 || status.is_conflict() || status.is_already_exists())
     }
 
     /// 409 because something of this name exists.
@@ -102,7 +105,12 @@ impl RequestError {
         match self {
             Self::Refused(status) => {
                 let untyped = status.message.starts_with("failed to create typed patch object");
-                status.is_invalid() || status.code == 400 || (status.code == 500 && untyped)
+                // An admission policy's or webhook's verdict comes in these codes, too, and so does a port or address
+                // that is taken: another cluster, or another day, may see it differently.
+                let decided = ["denied the request", "denied request", "already allocated"]
+                    .iter()
+                    .any(|words| status.message.contains(words));
+                !decided && (status.is_invalid() || status.code == 400 || (status.code == 500 && untyped))
             }
             Self::Unaskable(_) | Self::Unwritable(_) => true,
             Self::Silent(_) | Self::Transport(_) => false,
@@ -157,6 +165,10 @@ fn masked(message: &str) -> String {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LiveMeta {
+    /// Its name.
+    pub name: String,
+    /// Its namespace; empty for cluster-scoped objects.
+    pub namespace: String,
     /// Empty only in an object that was never stored.
     pub uid: String,
     /// The version read; the precondition of the next write.
@@ -191,7 +203,9 @@ impl LiveMeta {
 
     /// Helm's keep policy.
     pub fn is_kept(&self) -> bool {
-        self.annotations.get(keys::RESOURCE_POLICY).is_some_and(|policy| policy.trim().eq_ignore_ascii_case("keep"))
+        self.annotations
+            .get(keys::RESOURCE_POLICY)
+            .is_some_and(|policy| policy.trim().eq_ignore_ascii_case("keep"))
     }
 }
 
@@ -256,6 +270,13 @@ impl Server {
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Reads the metadata of the objects in the collection at `path`.
+    pub async fn metadata_list(&self, path: &str) -> Result<Vec<LiveMeta>, RequestError> {
+        let list: ListOf<MetaOnly> =
+            self.send(request(Method::GET, path, METADATA_LIST, None, Vec::new())?).await?;
+        Ok(list.items.into_iter().map(|item| item.metadata).collect())
     }
 
     /// Writes with POST or PUT.
@@ -346,6 +367,14 @@ mod tests {
             (refused(422, "Invalid", "field is immutable"), true),
             (refused(400, "BadRequest", "strict decoding error: unknown field \"x\""), true),
             (refused(500, "", untyped), true),
+            (
+                refused(422, "Invalid", "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"),
+                false,
+            ),
+            (
+                refused(422, "Invalid", "spec.ports[0].nodePort: Invalid value: 30000: already allocated"),
+                false,
+            ),
             (refused(500, "InternalError", "failed calling webhook"), false),
             (refused(403, "Forbidden", "exceeded quota"), false),
             (refused(404, "NotFound", "the server could not find the requested resource"), false),

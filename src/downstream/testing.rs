@@ -10,7 +10,7 @@ use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::server::Server;
+use super::{Downstream, kinds::KindCache, release::Store, server::Server};
 
 type Check = Box<dyn Fn(&Value) + Send>;
 
@@ -75,7 +75,11 @@ impl Exchange {
 
     /// 409 because the object changed since it was read, or exists.
     pub(crate) fn conflicts(self) -> Self {
-        self.refuses(409, "Conflict", "the object has been modified; please apply your changes to the latest version")
+        self.refuses(
+            409,
+            "Conflict",
+            "the object has been modified; please apply your changes to the latest version",
+        )
     }
 
     /// 404 for the object.
@@ -94,7 +98,10 @@ impl Script {
     /// request was answered with 500 and is reported here.
     pub(crate) async fn finished(self) {
         let limit = Duration::from_secs(5);
-        tokio::time::timeout(limit, self.task).await.expect("an exchange did not take place").expect("script");
+        tokio::time::timeout(limit, self.task)
+            .await
+            .expect("an exchange did not take place")
+            .expect("script");
     }
 }
 
@@ -109,7 +116,11 @@ pub(crate) fn scripted(exchanges: Vec<Exchange>) -> (Server, Script) {
             let (parts, body) = request.into_parts();
             let uri = parts.uri.path_and_query().expect("every request has a path").as_str();
             let seen = if exchange.path.contains('?') { uri } else { parts.uri.path() };
-            assert_eq!((&parts.method, seen), (&exchange.method, exchange.path.as_str()), "exchange {number}");
+            assert_eq!(
+                (&parts.method, seen),
+                (&exchange.method, exchange.path.as_str()),
+                "exchange {number}"
+            );
             let bytes = body.collect().await.expect("a body in memory").to_bytes();
             let sent: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
             if let Some(check) = exchange.check {
@@ -168,4 +179,21 @@ pub(crate) fn discovery(more: &[(&str, &str, &str, &str, &str)]) -> Vec<Exchange
         Exchange::get("/api").answers(list(vec![group("", "v1", core)])),
         Exchange::get("/apis").answers(list(groups)),
     ]
+}
+
+/// A downstream cluster behind `server` whose usual kinds are known already.
+pub(crate) fn context(server: Server) -> Downstream {
+    let noon = chrono::DateTime::from_timestamp(1_787_400_000, 0).expect("a time");
+    let store = Store::new(server.clone(), std::sync::Arc::new(move || noon));
+    let kinds = KindCache::new(server.clone());
+    for (api_version, kind, plural, namespaced) in [
+        ("v1", "ConfigMap", "configmaps", true),
+        ("v1", "Secret", "secrets", true),
+        ("v1", "Namespace", "namespaces", false),
+        ("apps/v1", "Deployment", "deployments", true),
+        ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", false),
+    ] {
+        kinds.learn(api_version, kind, plural, namespaced);
+    }
+    Downstream { server, kinds, store }
 }

@@ -204,7 +204,10 @@ pub fn decode(stored: &[u8]) -> Result<Release, CodecError> {
     let packed = STANDARD.decode(stored).map_err(CodecError::Base64)?;
     if packed.starts_with(&GZIP) {
         let mut json = Vec::with_capacity(packed.len() * 4);
-        GzDecoder::new(packed.as_slice()).take(UNPACKED_LIMIT).read_to_end(&mut json).map_err(CodecError::Gzip)?;
+        GzDecoder::new(packed.as_slice())
+            .take(UNPACKED_LIMIT)
+            .read_to_end(&mut json)
+            .map_err(CodecError::Gzip)?;
         serde_json::from_slice(&json).map_err(CodecError::Json)
     } else {
         serde_json::from_slice(&packed).map_err(CodecError::Json)
@@ -283,7 +286,8 @@ mod tests {
         .map(|word| format!("{word:016x}"))
         .collect();
         let mut release = Release { manifest: "a: 1".into(), ..Release::default() };
-        release.chart = json!({"metadata": {"name": "c"}, "files": [{"name": "f", "data": noise}], "templates": []});
+        release.chart =
+            json!({"metadata": {"name": "c"}, "files": [{"name": "f", "data": noise}], "templates": []});
         let stored = encode(&mut release).unwrap();
         let read = decode(&stored).unwrap();
         assert_eq!(read.chart["files"], json!([]));

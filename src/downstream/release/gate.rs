@@ -229,10 +229,12 @@ impl Gate {
             Operation::Upgrade => format!("Upgrade \"{}\" failed: {reason}", release.name),
         };
         self.store.update(&mut self.record, None, None).await?;
-        let manifest = self.record.release.as_ref().map(|release| release.manifest.as_str()).unwrap_or_default();
+        let manifest =
+            self.record.release.as_ref().map(|release| release.manifest.as_str()).unwrap_or_default();
         let surplus = (self.history.len() + 1).saturating_sub(self.max_history);
         let repeated = self.history.iter().filter(|old| {
-            old.status == Status::Failed && old.release.as_ref().is_ok_and(|release| release.manifest == manifest)
+            old.status == Status::Failed
+                && old.release.as_ref().is_ok_and(|release| release.manifest == manifest)
         });
         for old in repeated.take(surplus) {
             if let Err(error) = self.store.delete(old).await {

@@ -78,12 +78,16 @@ async fn an_upgrade_supersedes_the_old_revision_and_drops_the_oldest() {
         creates(3, "pending-upgrade"),
         writes(3, "500", "deployed"),
         Exchange::delete(&secret_path(1)).expecting(|sent| {
-            assert_eq!(sent["preconditions"], json!({"uid": "uid-sh.helm.release.v1.app.v1", "resourceVersion": "101"}));
+            assert_eq!(
+                sent["preconditions"],
+                json!({"uid": "uid-sh.helm.release.v1.app.v1", "resourceVersion": "101"})
+            );
         }),
         writes(2, "102", "superseded"),
     ]);
-    let gate =
-        Gate::open(&store(server), &fence("u/20"), input(history(&["superseded", "deployed"]))).await.unwrap();
+    let gate = Gate::open(&store(server), &fence("u/20"), input(history(&["superseded", "deployed"])))
+        .await
+        .unwrap();
     assert_eq!(gate.before().len(), 1);
     assert_eq!(gate.deployed(None).await.unwrap(), 3);
     script.finished().await;
@@ -234,7 +238,8 @@ async fn an_adopted_release_is_stamped_and_makes_no_revision() {
             .stores("uid-sh.helm.release.v1.app.v2", "600"),
         writes(1, "101", "superseded"),
     ]);
-    let gate = Gate::adopt(&store(server), &fence("u/20"), "b", history(&["deployed", "deployed"])).await.unwrap();
+    let gate =
+        Gate::adopt(&store(server), &fence("u/20"), "b", history(&["deployed", "deployed"])).await.unwrap();
     assert_eq!((gate.revision(), gate.operation()), (2, None));
     gate.deployed(None).await.unwrap();
     script.finished().await;

@@ -79,7 +79,9 @@ pub fn state(history: &[Record], bundle: &str, wanted: impl FnOnce(&Release) -> 
     let Some(newest) = history.last() else { return ReleaseState::Absent };
     let revision = newest.revision;
     match owner(history) {
-        Owner::Bundle(other) if other != bundle => return ReleaseState::OtherBundle { bundle: other.to_owned() },
+        Owner::Bundle(other) if other != bundle => {
+            return ReleaseState::OtherBundle { bundle: other.to_owned() };
+        }
         Owner::Unreadable => return ReleaseState::Unreadable { revision },
         Owner::Bundle(_) | Owner::Nobody => {}
     }
@@ -105,7 +107,10 @@ pub fn state(history: &[Record], bundle: &str, wanted: impl FnOnce(&Release) -> 
 /// Install or upgrade.
 pub fn operation(history: &[Record]) -> Operation {
     let deployed = history.iter().any(|record| {
-        matches!(record.status, Status::Deployed | Status::Superseded | Status::Uninstalling | Status::Uninstalled)
+        matches!(
+            record.status,
+            Status::Deployed | Status::Superseded | Status::Uninstalling | Status::Uninstalled
+        )
     });
     if deployed { Operation::Upgrade } else { Operation::Install }
 }
@@ -116,7 +121,7 @@ pub fn unaccounted(history: &[Record]) -> &[Record] {
     let last = |wanted: fn(&Status) -> bool| history.iter().rposition(|record| wanted(&record.status));
     // Helm supersedes the old revision before the new one is deployed; killed in between, it leaves no deployed one.
     let from = last(|status| *status == Status::Deployed)
-        .or_else(|| last(|status| matches!(status, Status::Superseded | Status::Uninstalling)))
+        .or_else(|| last(|status| *status == Status::Superseded))
         .unwrap_or(0);
     &history[from..]
 }
@@ -164,7 +169,10 @@ mod tests {
                 ReleaseState::Interrupted { revision: 1, by: stamp },
             ),
             (vec![record(1, "pending-install")], ReleaseState::ForeignRun { revision: 1 }),
-            (vec![record(1, "deployed"), record(2, "pending-rollback")], ReleaseState::ForeignRun { revision: 2 }),
+            (
+                vec![record(1, "deployed"), record(2, "pending-rollback")],
+                ReleaseState::ForeignRun { revision: 2 },
+            ),
             (
                 vec![record(1, "uninstalling").guarded("s/n")],
                 ReleaseState::Uninstalling { revision: 1, guard: Some(guard) },
@@ -206,6 +214,7 @@ mod tests {
             (&["superseded", "deployed", "failed", "failed"], 2),
             (&["deployed", "superseded", "pending-upgrade"], 1),
             (&["superseded", "superseded", "pending-upgrade"], 2),
+            (&["failed", "uninstalling"], 1),
             (&["deployed", "deployed"], 2),
         ] {
             assert_eq!(unaccounted(&history(statuses))[0].revision, first, "{statuses:?}");

@@ -171,9 +171,6 @@ impl Store {
         (self.clock)().to_rfc3339_opts(SecondsFormat::Nanos, true)
     }
 
-    pub(in crate::downstream) fn server(&self) -> &Server {
-        &self.server
-    }
 
     fn unix_time(&self) -> String {
         (self.clock)().timestamp().to_string()
@@ -204,7 +201,12 @@ impl Store {
         let path = collection(&release.namespace);
         let stored = self.send(Method::POST, &path, &meta, payload).await;
         let meta = stored.map_err(|source| ReleaseError::from_write(&meta, source))?;
-        Ok(Record { meta, revision: release.version, status: release.info.status.clone(), release: Ok(release) })
+        Ok(Record {
+            meta,
+            revision: release.version,
+            status: release.info.status.clone(),
+            release: Ok(release),
+        })
     }
 
     /// Writes a record back as it stands in memory, if nobody wrote it since it was read. `stamp` and `guard` are
@@ -220,8 +222,10 @@ impl Store {
             Ok(release) => release,
             Err(_) => return Err(ReleaseError::Unreadable { record: meta.name.unwrap_or_default() }),
         };
-        let payload = codec::encode(release)
-            .map_err(|source| ReleaseError::Encode { record: meta.name.clone().unwrap_or_default(), source })?;
+        let payload = codec::encode(release).map_err(|source| ReleaseError::Encode {
+            record: meta.name.clone().unwrap_or_default(),
+            source,
+        })?;
         let labels = meta.labels.get_or_insert_default();
         labels.remove("createdAt");
         labels.insert("modifiedAt".into(), self.unix_time());
@@ -251,8 +255,7 @@ impl Store {
 
     /// Deletes a record if nobody wrote it since it was read. A missing one is fine.
     pub(in crate::downstream) async fn delete(&self, record: &Record) -> Result<(), ReleaseError> {
-        let deleted =
-            self.server.delete(&path(&record.meta), record.uid(), record.resource_version()).await;
+        let deleted = self.server.delete(&path(&record.meta), record.uid(), record.resource_version()).await;
         deleted.map(|_| ()).map_err(|source| ReleaseError::from_write(&record.meta, source))
     }
 
