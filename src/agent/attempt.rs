@@ -27,12 +27,15 @@ use super::{
 use crate::{
     api::{self, BundleDeployment, BundleDeploymentOptions, DeploymentId, ReleaseId, keys, manifest::Manifest},
     downstream::{
-        apply::{self, Owner},
+        apply::{self, Known, KnownObjects, Owner},
         fence::Fence,
+        kinds::Kind,
+        live::LiveStore,
+        objects::Identity,
         prune,
         release::{self, Gate, GateInput, Operation, Record, ReleaseError, ReleaseState},
     },
-    monitor::Evaluation,
+    monitor::{self, Evaluation, Judge, Key},
     protocol::{Claim, Epoch, Stamp, Time},
     render::{self, Rendered},
 };
@@ -163,14 +166,16 @@ impl Run {
             commit: self.job.object.label(keys::COMMIT),
         };
         let mut rendered = render::render(&self.job.ctx.engine, job).await.map_err(AttemptError::Render)?;
+        let kinds = &self.job.ctx.downstream.kinds;
         if !self.options.target_namespace.is_empty() {
-            let kinds = self.job.ctx.downstream.kinds;
             let wanted = rendered.objects.iter().map(|object| (&*object.api_version, &*object.kind));
             kinds.prepare(wanted).await.map_err(AttemptError::Kinds)?;
             rendered
                 .force_namespace(&self.options.target_namespace, kinds)
                 .map_err(AttemptError::Render)?;
         }
+        // A bundle that cannot be applied as a whole makes no revision.
+        apply::check(&self.job.ctx.downstream, &rendered.objects).await.map_err(AttemptError::Apply)?;
         Ok(rendered)
     }
 
@@ -182,7 +187,7 @@ impl Run {
 
     /// Opens the next revision, or adopts the one that is already as wanted.
     async fn gate(&self, rendered: &Rendered) -> Result<Gate, AttemptError> {
-        let (store, bundle) = (self.job.ctx.downstream.store, &*self.job.name);
+        let (store, bundle) = (&self.job.ctx.downstream.store, &*self.job.name);
         let history = store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
         let never_applied =
             self.job.object.status.as_ref().is_none_or(|status| status.applied_deployment_id.is_empty());
@@ -239,7 +244,7 @@ impl Run {
             over_removal,
             max_history: helm.map_or(0, |helm| usize::try_from(helm.max_history).unwrap_or(0)),
         };
-        Gate::open(self.job.ctx.downstream.store, &self.fence, input).await
+        Gate::open(&self.job.ctx.downstream.store, &self.fence, input).await
     }
 
     /// A removal whose replica is gone, or was not heard of for TTL, may be deployed over.
@@ -262,25 +267,9 @@ impl Run {
     /// Apply, prune, wait, observe: everything under the open gate.
     async fn put_in_place(&self, rendered: &Rendered, gate: &Gate) -> Result<(Plan, Evaluation), AttemptError> {
         let ctx = &self.job.ctx;
-        let owner = Owner {
-            release_name: &self.release,
-            release_namespace: &self.namespace,
-            take_ownership: self.options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
-        };
         let before = self.objects_before(gate).await?;
-        let applied = apply::apply_all(&ctx.downstream, &self.fence, &owner, &rendered.objects, &before)
-            .await
-            .map_err(AttemptError::Apply)?;
-        for object in applied {
-            ctx.live.upsert(object.observed);
-        }
-        let removed =
-            prune::prune(&ctx.downstream, &self.fence, &owner, &before, &rendered.objects)
-                .await
-                .map_err(AttemptError::Prune)?;
-        for (key, uid) in removed {
-            ctx.live.removed(&key, &uid);
-        }
+        self.apply(rendered, &before).await?;
+        self.prune(rendered, &before).await?;
         let desired = plan::keys(ctx, &rendered.objects, &self.namespace).await.map_err(AttemptError::Observe)?;
         let previous = plan::keys(ctx, &before, &self.namespace).await.unwrap_or_default();
         let plan = Plan { release: ReleaseId::default(), desired, previous };
@@ -294,6 +283,56 @@ impl Run {
         Ok((plan, evaluation))
     }
 
+    async fn apply(&self, rendered: &Rendered, before: &[render::Object]) -> Result<(), AttemptError> {
+        let ctx = &self.job.ctx;
+        let ignore = self.options.ignore.clone().unwrap_or_default();
+        // Before the objects are there: what the answers show is taken over only for kinds that are watched.
+        ctx.live.ignore(&rendered.hash, &ignore);
+        for object in &rendered.objects {
+            if let Some(kind) = ctx.downstream.kinds.known(&object.api_version, &object.kind) {
+                ctx.live.ensure(&kind.resource);
+            }
+        }
+        let previous = Identity::of_all(before, &ctx.downstream.kinds, &self.namespace);
+        let owner = Owner {
+            namespace: &self.namespace,
+            name: &self.release,
+            take_ownership: self.options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
+            overwrites: &self.options.overwrites,
+            previous: &previous,
+        };
+        let known = KnownLive(&ctx.live);
+        let applied =
+            apply::apply_all(&ctx.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
+                .await
+                .map_err(AttemptError::Apply)?;
+        let judge = Judge { ignore: &ignore, errors: &ctx.errors, now: ctx.clock.wall() };
+        for object in applied {
+            ctx.live.upsert(monitor::observe(&object.live, &judge));
+        }
+        Ok(())
+    }
+
+    /// Removes what the bundle no longer has, and after a takeover what its late holder may have left.
+    async fn prune(&self, rendered: &Rendered, before: &[render::Object]) -> Result<(), AttemptError> {
+        let ctx = &self.job.ctx;
+        if before.is_empty() && !self.job.taken_over {
+            return Ok(());
+        }
+        let keep = Identity::of_all(&rendered.objects, &ctx.downstream.kinds, &self.namespace);
+        let release = (self.namespace.as_str(), self.release.as_str());
+        prune::prune(&ctx.downstream, &self.fence, release, before, &keep)
+            .await
+            .map_err(AttemptError::Prune)?;
+        if self.job.taken_over {
+            let kinds = kinds_of(ctx, before.iter().chain(&rendered.objects));
+            prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep)
+                .await
+                .map_err(AttemptError::Prune)?;
+        }
+        Ok(())
+    }
+
     /// The objects of the last deployed revision and of every later attempt.
     async fn objects_before(&self, gate: &Gate) -> Result<Vec<render::Object>, AttemptError> {
         let mut objects = Vec::new();
@@ -303,5 +342,33 @@ impl Run {
             objects.extend(stored.map_err(AttemptError::Render)?);
         }
         Ok(objects)
+    }
+}
+
+/// The kinds of these objects, each once.
+pub(super) fn kinds_of<'o>(ctx: &Context, objects: impl Iterator<Item = &'o render::Object>) -> Vec<Arc<Kind>> {
+    let mut kinds: Vec<Arc<Kind>> = Vec::new();
+    for object in objects {
+        if let Some(kind) = ctx.downstream.kinds.known(&object.api_version, &object.kind)
+            && !kinds.contains(&kind)
+        {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
+
+/// The live store as the apply sees it: what is known with a stamp need not be read.
+struct KnownLive<'a>(&'a LiveStore);
+
+impl KnownObjects for KnownLive<'_> {
+    fn known(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Known> {
+        let key = Key::new(&kind.resource.api_version, &kind.resource.kind, namespace, name);
+        let observed = self.0.get(&key)?;
+        Some(Known {
+            uid: observed.uid.clone(),
+            resource_version: observed.version.0.clone(),
+            stamp: observed.stamp.clone()?,
+        })
     }
 }

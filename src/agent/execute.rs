@@ -134,6 +134,7 @@ fn write_claim(replica: &mut Replica, name: &Name, version: Epoch, claim: Claim)
         crate::protocol::ClaimState::Waiting => UpstreamWrite::Wait,
         _ => UpstreamWrite::Claim,
     };
+    entry.asked = replica.ctx.clock.now();
     let mut write = StatusWrite::new(object, version, kind);
     fields::set_claim(&mut write.after.conditions, Some(&claim), &replica.ctx.clock.stamp());
     spawn_write(replica, name, write);
@@ -142,6 +143,7 @@ fn write_claim(replica: &mut Replica, name: &Name, version: Epoch, claim: Claim)
 fn finish(replica: &mut Replica, name: &Name, version: Epoch, nonce: &Nonce, end: &End) {
     let Some(entry) = replica.units.get_mut(name) else { return };
     let Some(object) = entry.object.clone() else { return };
+    entry.asked = replica.ctx.clock.now();
     let now = replica.ctx.clock.stamp();
     let kind = match end {
         End::Deployed | End::Permanent | End::BackOff(_) => UpstreamWrite::Finish,
@@ -239,6 +241,7 @@ fn start(replica: &mut Replica, name: &Name, claim: Claim, epoch: Epoch, taken_o
         claim,
         epoch,
         taken_over,
+        confirmed: entry.asked,
         cancelled,
     };
     let (outbox, name, nonce) = (job.outbox.clone(), name.clone(), job.claim.nonce.clone());

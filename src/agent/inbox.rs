@@ -58,8 +58,6 @@ pub enum Source {
     Read,
     /// The answer to a claim or finish.
     Written,
-    /// The answer to a monitoring write: newer than the watch, but no protocol step.
-    Monitoring,
 }
 
 /// Where tasks send their answers.

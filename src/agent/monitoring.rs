@@ -252,13 +252,12 @@ async fn write(
         ctx.metrics.upstream_write(UpstreamWrite::Monitor);
         match ctx.upstream.patch_status(name, &patch).await {
             Answer::Written(object) => {
-                ctx.metrics.monitor_write();
                 if let Some((_, Err(message))) = fields.conditions.iter().find(|(type_, _)| *type_ == READY) {
                     debug!(unit = %name, cause = message, "not ready");
                 }
                 return Some(Ok(object));
             }
-            Answer::Conflict => return Some(Err(None)),
+            Answer::Conflict | Answer::Absent => return Some(Err(None)),
             Answer::TooLarge if !cut => {}
             Answer::TooLarge => return Some(Err(Some("the status is too large".into()))),
             Answer::Unclear(cause) | Answer::Denied(cause) => return Some(Err(Some(cause))),

@@ -96,10 +96,11 @@ pub(super) fn record(release: &api::ReleaseId) -> ObjectReference {
 
 fn metric(why: TakeoverReason) -> metrics::TakeoverReason {
     match why {
-        TakeoverReason::Quiet => metrics::TakeoverReason::Silent,
-        TakeoverReason::Dead => metrics::TakeoverReason::Terminated,
-        TakeoverReason::Own => metrics::TakeoverReason::Restarted,
-        TakeoverReason::Overdue | TakeoverReason::Unreadable => metrics::TakeoverReason::Overrun,
+        TakeoverReason::Quiet => metrics::TakeoverReason::Quiet,
+        TakeoverReason::Dead => metrics::TakeoverReason::Dead,
+        TakeoverReason::Own => metrics::TakeoverReason::Own,
+        TakeoverReason::Overdue => metrics::TakeoverReason::Overdue,
+        TakeoverReason::Unreadable => metrics::TakeoverReason::Unreadable,
     }
 }
 

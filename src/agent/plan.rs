@@ -127,22 +127,22 @@ pub async fn load(ctx: &Context, name: &Name, release: &str) -> Result<Plan, Pla
     let release: ReleaseId = release.parse().map_err(PlanError::Name)?;
     let history = ctx
         .downstream
-        .store()
+        .store
         .history(&release.namespace, &release.name)
         .await
         .map_err(PlanError::History)?;
     let manifest = |revision: u32| {
         let record = history.iter().find(|record| record.revision == revision)?;
-        record.release.as_ref().ok().map(|release| release.manifest.clone())
+        record.release.as_ref().ok().map(|release| release.manifest.as_str())
     };
     let Some(text) = manifest(release.revision) else {
         return Err(PlanError::Gone { release: release.to_string() });
     };
     let previous = release.revision.checked_sub(1).and_then(manifest);
     tracing::debug!(unit = %name, release = %release, "release record read for monitoring");
-    let desired = stored(ctx, &release, &text).await?;
+    let desired = stored(ctx, &release, text).await?;
     let previous = match previous {
-        Some(text) => stored(ctx, &release, &text).await.unwrap_or_default(),
+        Some(text) => stored(ctx, &release, text).await.unwrap_or_default(),
         None => Vec::new(),
     };
     Ok(Plan { release, desired, previous })
@@ -166,15 +166,16 @@ pub async fn evaluate(
     let options = object.options();
     ctx.live.ignore(&hash, &options.ignore.clone().unwrap_or_default());
     watch_kinds(ctx, &plan.desired).await?;
-    let missing: Vec<&Key> = plan
+    let missing: Vec<Key> = plan
         .desired
         .iter()
         .filter(|key| matches!(ctx.live.lookup(key, &hash), Live::Missing))
+        .cloned()
         .collect();
     // What seems to be missing may have lost its label: a live look tells.
     let looks = stream::iter(missing).map(|key| look(ctx, key)).buffered(LOOKS);
-    let found: Vec<(&Key, bool)> = looks.collect::<Vec<_>>().await.into_iter().collect::<Result<_, _>>()?;
-    let found: HashMap<&Key, bool> = found.into_iter().collect();
+    let found: Vec<Result<(Key, bool), PlanError>> = looks.collect().await;
+    let found: HashMap<Key, bool> = found.into_iter().collect::<Result<_, _>>()?;
     let live = |key: &Key| match ctx.live.lookup(key, &hash) {
         Live::Missing if found.get(key) == Some(&true) => Live::NotOurs,
         live => live,
@@ -208,7 +209,7 @@ async fn watch_kinds(ctx: &Context, keys: &[Key]) -> Result<(), PlanError> {
     Ok(())
 }
 
-async fn look<'k>(ctx: &Context, key: &'k Key) -> Result<(&'k Key, bool), PlanError> {
+async fn look(ctx: &Context, key: Key) -> Result<(Key, bool), PlanError> {
     let kind = ctx.downstream.kinds.resolve(&key.api_version, &key.kind).await.map_err(|source| {
         PlanError::Kind {
             api_version: key.api_version.to_string(),

@@ -176,7 +176,6 @@ impl Replica {
                     match from {
                         Source::Read => Input::Read(snapshot),
                         Source::Written => Input::Written(snapshot),
-                        Source::Monitoring => Input::Seen(snapshot),
                     },
                 );
             }
@@ -190,6 +189,9 @@ impl Replica {
                     outcome: ended.outcome.clone(),
                     release: ended.release.clone(),
                 };
+                if ended.plan.is_some() {
+                    entry.monitored.plan.clone_from(&ended.plan);
+                }
                 entry.ended = Some(ended);
                 self.feed(&name, input);
             }
@@ -232,7 +234,7 @@ impl Replica {
     }
 
     /// Keeps an object that is newer than the one known, and reduces it for the protocol.
-    fn sight(&mut self, name: &Name, object: BundleDeployment) -> crate::protocol::Snapshot {
+    pub(super) fn sight(&mut self, name: &Name, object: BundleDeployment) -> crate::protocol::Snapshot {
         if !object.spec.depends_on.is_empty() {
             self.dependents.insert(name.clone());
         }

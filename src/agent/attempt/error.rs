@@ -8,8 +8,8 @@ use crate::{
         apply::ApplyError,
         fence::Fenced,
         kinds::KindError,
-        prune::PruneError,
         release::{CodecError, ReleaseError},
+        removal::RemovalError,
     },
     render::RenderError,
     upstream::{self, UpstreamError},
@@ -47,7 +47,7 @@ pub enum AttemptError {
     Apply(ApplyError),
     /// An object of an earlier revision could not be removed.
     #[error(transparent)]
-    Prune(PruneError),
+    Prune(RemovalError),
     /// The objects could not be looked at.
     #[error("cannot look at what was deployed")]
     Observe(#[source] PlanError),
@@ -108,11 +108,10 @@ impl AttemptError {
             Self::Unsupported(_) | Self::NotReady { .. } => true,
             // A content is named after its hash: a repaired one has another name, but one damaged in storage may
             // be put right in place.
-            Self::Content { .. } | Self::Load(_) | Self::Kinds(_) | Self::Observe(_) => false,
+            Self::Content { .. } | Self::Load(_) | Self::Kinds(_) | Self::Observe(_) | Self::Prune(_) => false,
             Self::Render(error) => error.is_permanent(),
             Self::Release(error) => error.is_permanent(),
             Self::Apply(error) => error.is_permanent(),
-            Self::Prune(error) => error.is_permanent(),
             Self::Fenced(_) | Self::Panicked(_) => false,
         };
         if permanent { Class::Permanent } else { Class::Retryable }
