@@ -1,1 +1,4 @@
-//! agent
+// SPDX-License-Identifier: Apache-2.0
+//! The replica.
+
+pub mod args;

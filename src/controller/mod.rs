@@ -1,1 +1,4 @@
-//! controller
+// SPDX-License-Identifier: Apache-2.0
+//! The companion.
+
+pub mod args;
