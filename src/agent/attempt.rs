@@ -25,7 +25,9 @@ use super::{
     waiting,
 };
 use crate::{
-    api::{self, BundleDeployment, BundleDeploymentOptions, DeploymentId, ReleaseId, keys, manifest::Manifest},
+    api::{
+        self, BundleDeployment, BundleDeploymentOptions, DeploymentId, ReleaseId, keys, manifest::Manifest,
+    },
     downstream::{
         apply::{self, Known, KnownObjects, Owner},
         fence::Fence,
@@ -82,7 +84,10 @@ pub async fn attempt(job: Job) -> Ended {
             if let Some(gate) = gate
                 && let Err(cause) = gate.failed(&error.text()).await
             {
-                info!(cause = crate::upstream::chain(&cause), "the record of the failed attempt stays pending");
+                info!(
+                    cause = crate::upstream::chain(&cause),
+                    "the record of the failed attempt stays pending"
+                );
             }
             Ended::failed(&run.job, error)
         }
@@ -170,9 +175,7 @@ impl Run {
         if !self.options.target_namespace.is_empty() {
             let wanted = rendered.objects.iter().map(|object| (&*object.api_version, &*object.kind));
             kinds.prepare(wanted).await.map_err(AttemptError::Kinds)?;
-            rendered
-                .force_namespace(&self.options.target_namespace, kinds)
-                .map_err(AttemptError::Render)?;
+            rendered.force_namespace(&self.options.target_namespace, kinds).map_err(AttemptError::Render)?;
         }
         // A bundle that cannot be applied as a whole makes no revision.
         apply::check(&self.job.ctx.downstream, &rendered.objects).await.map_err(AttemptError::Apply)?;
@@ -195,9 +198,7 @@ impl Run {
             release.manifest == rendered.manifest
                 && release.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
         };
-        if never_applied
-            && let ReleaseState::InSync { .. } = release::state(&history, bundle, same)
-        {
+        if never_applied && let ReleaseState::InSync { .. } = release::state(&history, bundle, same) {
             return Gate::adopt(store, &self.fence, bundle, history).await.map_err(AttemptError::Release);
         }
         match self.open(rendered, history, false, false).await {
@@ -265,12 +266,17 @@ impl Run {
     }
 
     /// Apply, prune, wait, observe: everything under the open gate.
-    async fn put_in_place(&self, rendered: &Rendered, gate: &Gate) -> Result<(Plan, Evaluation), AttemptError> {
+    async fn put_in_place(
+        &self,
+        rendered: &Rendered,
+        gate: &Gate,
+    ) -> Result<(Plan, Evaluation), AttemptError> {
         let ctx = &self.job.ctx;
         let before = self.objects_before(gate).await?;
         self.apply(rendered, &before).await?;
         self.prune(rendered, &before).await?;
-        let desired = plan::keys(ctx, &rendered.objects, &self.namespace).await.map_err(AttemptError::Observe)?;
+        let desired =
+            plan::keys(ctx, &rendered.objects, &self.namespace).await.map_err(AttemptError::Observe)?;
         let previous = plan::keys(ctx, &before, &self.namespace).await.unwrap_or_default();
         let plan = Plan { release: ReleaseId::default(), desired, previous };
         let wait = self.options.helm.as_ref().map_or(0, |helm| helm.timeout_seconds);
@@ -302,10 +308,9 @@ impl Run {
             previous: &previous,
         };
         let known = KnownLive(&ctx.live);
-        let applied =
-            apply::apply_all(&ctx.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
-                .await
-                .map_err(AttemptError::Apply)?;
+        let applied = apply::apply_all(&ctx.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
+            .await
+            .map_err(AttemptError::Apply)?;
         let judge = Judge { ignore: &ignore, errors: &ctx.errors, now: ctx.clock.wall() };
         for object in applied {
             ctx.live.upsert(monitor::observe(&object.live, &judge));
@@ -346,7 +351,10 @@ impl Run {
 }
 
 /// The kinds of these objects, each once.
-pub(super) fn kinds_of<'o>(ctx: &Context, objects: impl Iterator<Item = &'o render::Object>) -> Vec<Arc<Kind>> {
+pub(super) fn kinds_of<'o>(
+    ctx: &Context,
+    objects: impl Iterator<Item = &'o render::Object>,
+) -> Vec<Arc<Kind>> {
     let mut kinds: Vec<Arc<Kind>> = Vec::new();
     for object in objects {
         if let Some(kind) = ctx.downstream.kinds.known(&object.api_version, &object.kind)

@@ -70,7 +70,8 @@ impl Context {
         let now = self.clock.now();
         let mut still = self.still.lock().unwrap_or_else(PoisonError::into_inner);
         if still.len() >= STILL_LIMIT
-            && let Some(oldest) = still.iter().min_by_key(|(_, since)| **since).map(|(thing, _)| thing.clone())
+            && let Some(oldest) =
+                still.iter().min_by_key(|(_, since)| **since).map(|(thing, _)| thing.clone())
         {
             still.remove(&oldest);
         }

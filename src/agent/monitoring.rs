@@ -97,7 +97,8 @@ impl Replica {
         let Some(latest) = &entry.unit.latest else { return };
         let blocked = latest.gate == Gate::Blocked && latest.outdated && !latest.slot.is_open();
         let release = !latest.release.is_empty() && entry.unit.is_settled();
-        let mine = (blocked || release) && !entry.unit.is_busy() && !draining && self.is_assigned(&entry.unit);
+        let mine =
+            (blocked || release) && !entry.unit.is_busy() && !draining && self.is_assigned(&entry.unit);
         let state = (latest.rest, latest.release.clone(), latest.gate.clone());
         let Some(entry) = self.units.get_mut(name) else { return };
         if !mine {
@@ -180,7 +181,12 @@ impl Replica {
 }
 
 /// Compares what lives with what the status says, and writes the difference.
-async fn look(ctx: &Arc<Context>, name: &Name, object: &Arc<BundleDeployment>, plan: Option<Arc<Plan>>) -> Outcome {
+async fn look(
+    ctx: &Arc<Context>,
+    name: &Name,
+    object: &Arc<BundleDeployment>,
+    plan: Option<Arc<Plan>>,
+) -> Outcome {
     let Ok(_permit) = ctx.monitors.acquire().await else { return Outcome::Again(None) };
     let status = object.status.clone().unwrap_or_default();
     let plan = match plan.filter(|plan| plan.release.to_string() == status.release) {
@@ -193,9 +199,8 @@ async fn look(ctx: &Arc<Context>, name: &Name, object: &Arc<BundleDeployment>, p
     };
     match plan::evaluate(ctx, name, object, &plan).await {
         Ok(evaluation) => {
-            let changes_in = evaluation
-                .changes_at
-                .map(|moment| (moment - ctx.clock.wall()).to_std().unwrap_or_default());
+            let changes_in =
+                evaluation.changes_at.map(|moment| (moment - ctx.clock.wall()).to_std().unwrap_or_default());
             let mut fields = plan::fields(evaluation, object);
             fields.conditions.insert(0, (DEPLOYED, Ok(())));
             fields.conditions.insert(0, (INSTALLED, Ok(())));
@@ -214,23 +219,23 @@ async fn look(ctx: &Arc<Context>, name: &Name, object: &Arc<BundleDeployment>, p
 async fn failed(ctx: &Arc<Context>, name: &Name, object: &Arc<BundleDeployment>, cause: String) -> Outcome {
     let fields = Fields { conditions: vec![(MONITORED, Err(cause.clone()))], ..Fields::default() };
     match write(ctx, name, object, &fields).await {
-        Some(Ok(object)) => {
-            Outcome::Written { plan: None, object, changes_in: Some(AGAIN) }
-        }
+        Some(Ok(object)) => Outcome::Written { plan: None, object, changes_in: Some(AGAIN) },
         None | Some(Err(_)) => Outcome::Again(Some(cause)),
     }
 }
 
 /// Dependencies that are not ready are told without a claim: nothing is done that could be done twice.
-async fn tell_blocked(ctx: &Arc<Context>, name: &Name, object: &Arc<BundleDeployment>, text: String) -> Outcome {
+async fn tell_blocked(
+    ctx: &Arc<Context>,
+    name: &Name,
+    object: &Arc<BundleDeployment>,
+    text: String,
+) -> Outcome {
     let fields = Fields { conditions: vec![(DEPLOYED, Err(text))], ..Fields::default() };
     match write(ctx, name, object, &fields).await {
         Some(Ok(object)) => Outcome::Written { plan: None, object, changes_in: None },
         Some(Err(cause)) => Outcome::Again(cause),
-        None => Outcome::Same {
-            plan: Arc::new(Plan::empty(api::ReleaseId::default())),
-            changes_in: None,
-        },
+        None => Outcome::Same { plan: Arc::new(Plan::empty(api::ReleaseId::default())), changes_in: None },
     }
 }
 

@@ -41,7 +41,8 @@ pub(super) fn tell(ctx: &Context, name: &str, object: Option<&BundleDeployment>,
         Note::Quarantined { lost } => {
             ctx.metrics.claims_quarantined();
             warn!(unit = name, lost, "lost with its holder too often: quarantined");
-            let note = format!("bundle {name}: quarantined after {lost} attempts were lost with their holders");
+            let note =
+                format!("bundle {name}: quarantined after {lost} attempts were lost with their holders");
             publish(ctx, object, EventType::Warning, reason::QUARANTINED, note);
         }
         Note::AbsenceHeld => {
@@ -54,7 +55,10 @@ pub(super) fn tell(ctx: &Context, name: &str, object: Option<&BundleDeployment>,
             publish(ctx, object, EventType::Warning, reason::ABSENCE_HELD, note);
         }
         Note::Restored => {
-            warn!(unit = name, "versions of the management cluster went backwards: everything is listed anew");
+            warn!(
+                unit = name,
+                "versions of the management cluster went backwards: everything is listed anew"
+            );
         }
     }
 }

@@ -92,13 +92,14 @@ pub async fn keys(ctx: &Context, objects: &[Object], namespace: &str) -> Result<
     let mut interned: HashSet<Arc<str>> = HashSet::new();
     let mut keys = Vec::with_capacity(objects.len());
     for object in objects {
-        let kind = ctx.downstream.kinds.resolve(&object.api_version, &object.kind).await.map_err(|source| {
-            PlanError::Kind {
-                api_version: object.api_version.clone(),
-                kind: object.kind.clone(),
-                source: Some(source),
-            }
-        })?;
+        let kind =
+            ctx.downstream.kinds.resolve(&object.api_version, &object.kind).await.map_err(|source| {
+                PlanError::Kind {
+                    api_version: object.api_version.clone(),
+                    kind: object.kind.clone(),
+                    source: Some(source),
+                }
+            })?;
         let place = match (kind.namespaced, object.namespace.is_empty()) {
             (false, _) => "",
             (true, true) => namespace,
@@ -125,12 +126,8 @@ pub async fn keys(ctx: &Context, objects: &[Object], namespace: &str) -> Result<
 /// Reads the plan of a revision from its record.
 pub async fn load(ctx: &Context, name: &Name, release: &str) -> Result<Plan, PlanError> {
     let release: ReleaseId = release.parse().map_err(PlanError::Name)?;
-    let history = ctx
-        .downstream
-        .store
-        .history(&release.namespace, &release.name)
-        .await
-        .map_err(PlanError::History)?;
+    let history =
+        ctx.downstream.store.history(&release.namespace, &release.name).await.map_err(PlanError::History)?;
     let manifest = |revision: u32| {
         let record = history.iter().find(|record| record.revision == revision)?;
         record.release.as_ref().ok().map(|release| release.manifest.as_str())
@@ -185,13 +182,11 @@ pub async fn evaluate(
 }
 
 async fn watch_kinds(ctx: &Context, keys: &[Key]) -> Result<(), PlanError> {
-    let kinds: HashSet<(&Arc<str>, &Arc<str>)> = keys.iter().map(|key| (&key.api_version, &key.kind)).collect();
+    let kinds: HashSet<(&Arc<str>, &Arc<str>)> =
+        keys.iter().map(|key| (&key.api_version, &key.kind)).collect();
     for (api_version, kind) in &kinds {
-        let unknown = |source| PlanError::Kind {
-            api_version: api_version.to_string(),
-            kind: kind.to_string(),
-            source,
-        };
+        let unknown =
+            |source| PlanError::Kind { api_version: api_version.to_string(), kind: kind.to_string(), source };
         let resolved =
             ctx.downstream.kinds.resolve(api_version, kind).await.map_err(|source| unknown(Some(source)))?;
         ctx.live.ensure(&resolved.resource);

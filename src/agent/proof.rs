@@ -51,7 +51,8 @@ impl Proof {
         if ours {
             *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = sent;
         }
-        let message = Message::Object { name: self.name.clone(), object: Box::new(object), from: Source::Read };
+        let message =
+            Message::Object { name: self.name.clone(), object: Box::new(object), from: Source::Read };
         self.outbox.send(message).await;
         Ok(ours)
     }

@@ -61,7 +61,11 @@ pub(super) async fn remove(
             Removal::Guarded(guard.session)
         }
         Err(error) => {
-            warn!(unit = name, cause = upstream::chain(&error), "the release is not removed yet; it is tried again");
+            warn!(
+                unit = name,
+                cause = upstream::chain(&error),
+                "the release is not removed yet; it is tried again"
+            );
             Removal::Failed
         }
     }
@@ -106,8 +110,7 @@ async fn try_remove(
         take_over: foreign_still || takes_over(&history, dead_guard.as_ref(), &ctx.session_id),
         history,
     };
-    let Some(guarded) =
-        uninstall::guard(&ctx.downstream, removal).await.map_err(RemoveError::Uninstall)?
+    let Some(guarded) = uninstall::guard(&ctx.downstream, removal).await.map_err(RemoveError::Uninstall)?
     else {
         return Ok(false);
     };

@@ -4,8 +4,8 @@
 //! The loop itself never waits for an API server: each effect is a task that answers with a message.
 
 use std::{
-    collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque},
     cmp::Reverse,
+    collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque},
     sync::{Arc, atomic::Ordering},
 };
 
@@ -309,12 +309,8 @@ impl Replica {
     }
 
     fn feed_where(&mut self, which: impl Fn(&Unit) -> bool, input: Input) {
-        let names: Vec<Name> = self
-            .units
-            .iter()
-            .filter(|(_, entry)| which(&entry.unit))
-            .map(|(name, _)| name.clone())
-            .collect();
+        let names: Vec<Name> =
+            self.units.iter().filter(|(_, entry)| which(&entry.unit)).map(|(name, _)| name.clone()).collect();
         for name in names {
             self.feed(&name, input.clone());
         }

@@ -91,7 +91,9 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
     let health = Health::new(&["engine", "session", "sessions", "watch"]);
     let stop = CancellationToken::new();
     let addresses = Addresses { metrics: &args.metrics_address, probes: &args.probe_address };
-    probes::serve(addresses, health.clone(), metrics.clone(), stop.clone()).await.map_err(AgentError::Serve)?;
+    probes::serve(addresses, health.clone(), metrics.clone(), stop.clone())
+        .await
+        .map_err(AgentError::Serve)?;
 
     let client = downstream_client(&args).await?;
     let registration =

@@ -57,9 +57,7 @@ pub(super) async fn until_ready(
             let input = Input::Waiting { nonce: job.claim.nonce.clone(), seconds };
             job.outbox.send(Message::Unit { name: job.name.clone(), input, object: None }).await;
         }
-        let changed = async {
-            while !changes.next().await.contains(hash.as_str()) {}
-        };
+        let changed = async { while !changes.next().await.contains(hash.as_str()) {} };
         tokio::select! {
             () = changed => {}
             () = tokio::time::sleep(again) => {}

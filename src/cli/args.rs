@@ -31,6 +31,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 #[allow(clippy::large_enum_variant)] // One per process.
 pub enum Verb {
+    /// Run one replica of the agent.
+    Agent(AgentVerb),
+    /// Run the companion controller, which expires claims that nobody is left to take over.
+    Controller(ControllerVerb),
     /// Deploy a bundle to one cluster, without a Fleet controller.
     Apply(ApplyVerb),
     /// Remove bundles from one cluster.
@@ -172,8 +176,8 @@ pub struct AgentVerb {
     /// Suffix of the ids of deployed objects; lets several agents share a cluster [env: AGENT_SCOPE].
     #[arg(long, value_name = "SCOPE")]
     pub agent_scope: Option<String>,
-    /// How often to report to the Cluster object [env: CHECKIN_INTERVAL] [default: 15m].
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    /// Accepted for Fleet's chart: this version does not report to the Cluster object.
+    #[arg(long, hide = true, value_name = "DURATION", value_parser = duration::parse)]
     pub checkin_interval: Option<Duration>,
     /// Kubeconfig of the cluster to deploy to [env: KUBECONFIG] [default: the pod's account].
     #[arg(long, value_name = "FILE")]

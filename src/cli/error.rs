@@ -66,6 +66,12 @@ pub enum CliError {
         #[source]
         source: ServerError,
     },
+    /// An agent or a controller ended.
+    #[error(transparent)]
+    Ended(Box<dyn Error + Send + Sync>),
+    /// Logging could not start.
+    #[error("cannot start logging")]
+    Logs(#[source] crate::telemetry::logs::LogsError),
     /// The runtime could not start.
     #[error("start the runtime")]
     Runtime(#[source] io::Error),

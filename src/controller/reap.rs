@@ -130,7 +130,11 @@ impl Reaper {
                     if state == ClaimState::Quarantined {
                         self.metrics.claims_quarantined();
                     }
-                    info!(unit, state = state.reason(), "claim expired: nobody took it over within its budget");
+                    info!(
+                        unit,
+                        state = state.reason(),
+                        "claim expired: nobody took it over within its budget"
+                    );
                 }
                 Reaped::Moot => {}
                 Reaped::Again(cause) => {
@@ -162,7 +166,9 @@ impl Reaper {
         let before = object.status.clone().unwrap_or_default();
         let mut after: BundleDeploymentStatus = before.clone();
         fields::set_claim(&mut after.conditions, claim.as_ref(), &stamp());
-        let Some(patch) = fields::patch(&object, &live.version.0, &before, &after) else { return Reaped::Moot };
+        let Some(patch) = fields::patch(&object, &live.version.0, &before, &after) else {
+            return Reaped::Moot;
+        };
         self.metrics.upstream_write(UpstreamWrite::Expire);
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         match tokio::time::timeout(REQUEST_TIMEOUT, api.patch_status(&key.1, &params, &patch)).await {
@@ -186,7 +192,10 @@ impl Reaper {
             ),
             _ => (
                 reason::CLAIM_EXPIRED,
-                format!("claim of {} expired: not finished within its budget", holder.unwrap_or("an unknown holder")),
+                format!(
+                    "claim of {} expired: not finished within its budget",
+                    holder.unwrap_or("an unknown holder")
+                ),
             ),
         };
         self.events.publish(object.object_ref(&()), EventType::Warning, reason, note);
@@ -194,10 +203,7 @@ impl Reaper {
 }
 
 fn key(object: &BundleDeployment) -> Key {
-    (
-        object.metadata.namespace.clone().unwrap_or_default(),
-        object.metadata.name.clone().unwrap_or_default(),
-    )
+    (object.metadata.namespace.clone().unwrap_or_default(), object.metadata.name.clone().unwrap_or_default())
 }
 
 #[expect(clippy::disallowed_methods, reason = "the edge where time comes in")]

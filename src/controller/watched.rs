@@ -133,7 +133,8 @@ mod tests {
     }
 
     fn slot(nonce: &str) -> ClaimSlot {
-        let message = format!("v1 holder=a session=s nonce={nonce} attempt=1 lost=0 by= budget=100 deployment=d");
+        let message =
+            format!("v1 holder=a session=s nonce={nonce} attempt=1 lost=0 by= budget=100 deployment=d");
         ClaimSlot::parse("True", "Claimed", &message)
     }
 

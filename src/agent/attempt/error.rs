@@ -108,7 +108,9 @@ impl AttemptError {
             Self::Unsupported(_) | Self::NotReady { .. } => true,
             // A content is named after its hash: a repaired one has another name, but one damaged in storage may
             // be put right in place.
-            Self::Content { .. } | Self::Load(_) | Self::Kinds(_) | Self::Observe(_) | Self::Prune(_) => false,
+            Self::Content { .. } | Self::Load(_) | Self::Kinds(_) | Self::Observe(_) | Self::Prune(_) => {
+                false
+            }
             Self::Render(error) => error.is_permanent(),
             Self::Release(error) => error.is_permanent(),
             Self::Apply(error) => error.is_permanent(),
@@ -154,8 +156,14 @@ pub fn supported(spec: &BundleDeploymentSpec, options: &BundleDeploymentOptions)
         (!options.downstream_resources.is_empty(), "resources copied from upstream (downstreamResources)"),
         (options.allowed_target_namespace_selector.is_some(), "allowedTargetNamespaceSelector"),
         (options.namespace_labels.is_some(), "labels forced on its namespace (namespaceLabels)"),
-        (options.namespace_annotations.is_some(), "annotations forced on its namespace (namespaceAnnotations)"),
-        (helm.is_some_and(|helm| !helm.chart.is_empty() || !helm.repo.is_empty()), "a Helm chart (helm.chart)"),
+        (
+            options.namespace_annotations.is_some(),
+            "annotations forced on its namespace (namespaceAnnotations)",
+        ),
+        (
+            helm.is_some_and(|helm| !helm.chart.is_empty() || !helm.repo.is_empty()),
+            "a Helm chart (helm.chart)",
+        ),
         (helm.is_some_and(|helm| helm.atomic), "helm.atomic"),
         (helm.is_some_and(|helm| helm.force), "helm.force"),
     ];

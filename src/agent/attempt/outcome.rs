@@ -87,14 +87,7 @@ impl Ended {
             Outcome::Permanent => permanent(job, &text),
             _ => Fields { conditions: vec![(DEPLOYED, Err(text))], ..Fields::default() },
         };
-        Self {
-            nonce: job.claim.nonce.clone(),
-            outcome,
-            release: String::new(),
-            fields,
-            plan: None,
-            told,
-        }
+        Self { nonce: job.claim.nonce.clone(), outcome, release: String::new(), fields, plan: None, told }
     }
 
     fn abandoned(job: &Job, outcome: Outcome, stale: bool) -> Self {
@@ -136,7 +129,12 @@ impl Ended {
         ctx.metrics.deployment(outcome, took);
         match &self.told {
             Told::Installed | Told::Upgraded | Told::Adopted => {
-                info!(release = self.release, took_ms = took.as_millis(), outcome = outcome.word(), "deployed");
+                info!(
+                    release = self.release,
+                    took_ms = took.as_millis(),
+                    outcome = outcome.word(),
+                    "deployed"
+                );
                 let failed_before = job.object.condition(DEPLOYED).is_some_and(|it| it.status == "False");
                 let event = match self.told {
                     _ if attempt > 1 || failed_before => {
@@ -153,7 +151,13 @@ impl Ended {
                 warn!(cause = text, permanent, "deployment failed");
                 let reason = if *size { reason::SIZE_EXCEEDED } else { reason::DEPLOY_FAILED };
                 let next = if *permanent { "waits for a change" } else { "will be tried again" };
-                notes::publish(ctx, object, EventType::Warning, reason, format!("bundle {name} ({next}): {text}"));
+                notes::publish(
+                    ctx,
+                    object,
+                    EventType::Warning,
+                    reason,
+                    format!("bundle {name} ({next}): {text}"),
+                );
             }
             Told::Abandoned { .. } => info!(outcome = ?self.outcome, "deployment called off"),
         }
@@ -168,8 +172,7 @@ impl Ended {
 /// The status Fleet's agent gives a failure that no retry can mend.
 fn permanent(job: &Job, text: &str) -> Fields {
     // Other tools read both; which one Fleet's agent makes false depends on the text.
-    let deployed =
-        if AttemptError::is_fleet_non_retryable(text) { Ok(()) } else { Err(text.to_owned()) };
+    let deployed = if AttemptError::is_fleet_non_retryable(text) { Ok(()) } else { Err(text.to_owned()) };
     Fields {
         applied: Some(job.claim.deployment.clone()),
         release: Some(String::new()),

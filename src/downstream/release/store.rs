@@ -171,7 +171,6 @@ impl Store {
         (self.clock)().to_rfc3339_opts(SecondsFormat::Nanos, true)
     }
 
-
     fn unix_time(&self) -> String {
         (self.clock)().timestamp().to_string()
     }
