@@ -100,8 +100,8 @@ fn is_same_work(a: &Claim, b: &Claim) -> bool {
     (&a.uid, &a.deployment) == (&b.uid, &b.deployment)
 }
 
-/// Whether somebody else ended the claim.
-fn was_lost(claim: &Claim) -> bool {
+/// Whether somebody else than its holder ended the claim.
+pub fn was_lost(claim: &Claim) -> bool {
     match &claim.end {
         Some(End::Replaced { takeover, .. }) => *takeover,
         Some(End::Closed(reason)) => reason == "Expired" || reason == "Quarantined",

@@ -198,3 +198,14 @@ pub async fn settled_audit(plane: &ControlPlane, client: &Client) -> anyhow::Res
     })
     .await
 }
+
+/// The program under test, as built in the same profile as the example that asks.
+pub fn built_binary() -> anyhow::Result<PathBuf> {
+    let example = std::env::current_exe().context("where this program is")?;
+    let profile = example.parent().and_then(Path::parent).context("an example is two folders deep")?;
+    let binary = profile.join("flotilla");
+    if !binary.is_file() {
+        bail!("{} is missing: cargo build --bin flotilla", binary.display());
+    }
+    Ok(binary)
+}
