@@ -8,16 +8,22 @@
 #![allow(dead_code, unused_imports)]
 
 mod audit;
+pub mod bundles;
 mod control_plane;
 pub mod fleet;
+mod follow;
+pub mod judge;
 mod kubeconfig;
 mod pki;
 mod ports;
 mod process;
+pub mod records;
 pub mod replica;
 mod tools;
 mod until;
+pub mod units;
 mod workloads;
+pub mod world;
 
 pub use audit::AuditEntry;
 pub use control_plane::{ControlPlane, Options};
