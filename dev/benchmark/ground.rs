@@ -73,10 +73,15 @@ impl<'a> Ground<'a> {
         let upstream = settled_audit(&world.upstream, &world.upstream.admin().await?).await?;
         let downstream = settled_audit(&world.downstream, &world.downstream.admin().await?).await?;
         let mut writes = Writes {
-            conflicts: judge::conflicts(&upstream, &registration.upstream_user, &registration.cluster_namespace),
+            conflicts: judge::conflicts(
+                &upstream,
+                &registration.upstream_user,
+                &registration.cluster_namespace,
+            ),
             ..Writes::default()
         };
-        let by_agent = |user: &str| *user == registration.upstream_user || *user == registration.downstream_user;
+        let by_agent =
+            |user: &str| *user == registration.upstream_user || *user == registration.downstream_user;
         for (entries, count) in [(&upstream, &mut writes.upstream), (&downstream, &mut writes.downstream)] {
             for entry in entries.iter().filter(|entry| entry.is_write() && by_agent(&entry.user)) {
                 match entry.resource.as_str() {
@@ -110,7 +115,11 @@ pub fn children(parent: u32) -> anyhow::Result<BTreeMap<u32, String>> {
         // A process that has just ended is nobody's child.
         let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
         let field = |name: &str| {
-            status.lines().find_map(|line| line.strip_prefix(name)).map_or("", |value| value.trim()).to_owned()
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .map_or("", |value| value.trim())
+                .to_owned()
         };
         if field("PPid:").parse() == Ok(parent) {
             found.insert(pid, field("Name:"));

@@ -79,7 +79,11 @@ fn lines(before: Option<&Arc<BundleDeployment>>, after: &BundleDeployment) -> Ve
 /// Another claim, or the same in another state.
 fn is_new(old: &Condition, new: &Condition) -> bool {
     let identity = |condition: &Condition| {
-        (word(&condition.message, "nonce").map(str::to_owned), condition.reason.clone(), condition.status.clone())
+        (
+            word(&condition.message, "nonce").map(str::to_owned),
+            condition.reason.clone(),
+            condition.status.clone(),
+        )
     };
     identity(old) != identity(new)
 }

@@ -46,8 +46,7 @@ pub async fn summarise(
     let (claims, seen) = (units.claims(), records.all());
     let verdict = judge::verdict(&claims, &seen, &ended);
     let ready = units.live().values().filter(|unit| is_ready(unit)).count();
-    let conflicts =
-        judge::conflicts(&upstream, &registration.upstream_user, &registration.cluster_namespace);
+    let conflicts = judge::conflicts(&upstream, &registration.upstream_user, &registration.cluster_namespace);
     let repeats: usize = verdict.repeats.values().sum();
     let releases = helm_releases(world)?;
 

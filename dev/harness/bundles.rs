@@ -31,6 +31,8 @@ pub struct Bundle {
     pub options: BundleDeploymentOptions,
     /// What must be ready first.
     pub depends_on: Vec<BundleRef>,
+    /// Whether it is published paused.
+    pub paused: bool,
     /// Its files.
     pub resources: Vec<BundleResource>,
 }
@@ -49,15 +51,16 @@ struct FleetYaml {
 impl Bundle {
     /// A bundle without files whose objects go to `namespace` unless they name another.
     pub fn new(name: impl Into<String>, namespace: &str) -> Bundle {
-        let options =
-            BundleDeploymentOptions { default_namespace: namespace.into(), ..BundleDeploymentOptions::default() };
+        let options = BundleDeploymentOptions {
+            default_namespace: namespace.into(),
+            ..BundleDeploymentOptions::default()
+        };
         Bundle { name: name.into(), options, ..Bundle::default() }
     }
 
     /// Adds a file.
     pub fn file(mut self, name: &str, content: impl Into<String>) -> Bundle {
-        let resource =
-            BundleResource { name: name.into(), content: content.into(), encoding: String::new() };
+        let resource = BundleResource { name: name.into(), content: content.into(), encoding: String::new() };
         self.resources.push(resource);
         self
     }
@@ -94,13 +97,13 @@ impl Bundle {
             labels: fleet.labels,
             options: fleet.options,
             depends_on: fleet.depends_on,
-            resources: Vec::new(),
+            ..Bundle::default()
         };
         for path in files(dir)? {
             let name = path.strip_prefix(dir)?.to_string_lossy().into_owned();
             if name != "fleet.yaml" {
-                let content = std::fs::read_to_string(&path)
-                    .with_context(|| format!("reading {}", path.display()))?;
+                let content =
+                    std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
                 bundle = bundle.file(&name, content);
             }
         }
@@ -140,6 +143,7 @@ impl Bundle {
         let mut bundle_deployment = BundleDeployment::new(
             &self.name,
             BundleDeploymentSpec {
+                paused: self.paused,
                 staged_options: Some(self.options.clone()),
                 staged_deployment_id: deployment_id.clone(),
                 options: Some(self.options.clone()),
@@ -207,9 +211,7 @@ impl Publisher {
         let content = bundle.manifest().to_content();
         match self.contents.create(&PostParams::default(), &content).await {
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-            created => {
-                created.map(drop).with_context(|| format!("creating the Content of {}", bundle.name))
-            }
+            created => created.map(drop).with_context(|| format!("creating the Content of {}", bundle.name)),
         }
     }
 
@@ -248,8 +250,7 @@ fn files(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut open = vec![dir.to_path_buf()];
     while let Some(folder) = open.pop() {
-        let entries =
-            std::fs::read_dir(&folder).with_context(|| format!("listing {}", folder.display()))?;
+        let entries = std::fs::read_dir(&folder).with_context(|| format!("listing {}", folder.display()))?;
         for entry in entries {
             let path = entry?.path();
             if path.is_dir() {

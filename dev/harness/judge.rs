@@ -61,9 +61,10 @@ pub fn verdict(claims: &[Claim], records: &[Record], ended: &[Ended]) -> Verdict
     for record in records {
         verdict.gates += 1;
         let name = format!("{}/{}:{}", record.namespace, record.release, record.revision);
-        let claim = record.stamp.as_ref().and_then(|stamp| {
-            by_epoch.get(&(stamp.uid.0.as_str(), stamp.epoch.0.as_str())).copied()
-        });
+        let claim = record
+            .stamp
+            .as_ref()
+            .and_then(|stamp| by_epoch.get(&(stamp.uid.0.as_str(), stamp.epoch.0.as_str())).copied());
         let Some(claim) = claim else {
             verdict.doubles.push(format!("{name} was created under no claim that was ever seen"));
             continue;
@@ -110,8 +111,7 @@ pub fn was_lost(claim: &Claim) -> bool {
 }
 
 fn takeovers(claims: &[Claim], ended: &[Ended]) -> Vec<Takeover> {
-    let by_nonce: BTreeMap<&str, &Claim> =
-        claims.iter().map(|claim| (claim.nonce.as_str(), claim)).collect();
+    let by_nonce: BTreeMap<&str, &Claim> = claims.iter().map(|claim| (claim.nonce.as_str(), claim)).collect();
     let mut found = Vec::new();
     for claim in claims {
         let Some(End::Replaced { by, takeover: true }) = &claim.end else { continue };

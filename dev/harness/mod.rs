@@ -20,8 +20,8 @@ mod process;
 pub mod records;
 pub mod replica;
 mod tools;
-mod until;
 pub mod units;
+mod until;
 mod workloads;
 pub mod world;
 

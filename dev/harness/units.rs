@@ -129,7 +129,8 @@ impl Units {
         bound: Duration,
         mut probe: impl FnMut(&Claim) -> bool,
     ) -> anyhow::Result<Claim> {
-        let found = self.0.until(what, bound, |state| state.claims.iter().find(|claim| probe(claim)).cloned());
+        let found =
+            self.0.until(what, bound, |state| state.claims.iter().find(|claim| probe(claim)).cloned());
         found.await.with_context(|| self.describe())
     }
 

@@ -199,8 +199,11 @@ pub async fn settled_audit(plane: &ControlPlane, client: &Client) -> anyhow::Res
     .await
 }
 
-/// The program under test, as built in the same profile as the example that asks.
+/// The program under test: `FLOTILLA_BINARY`, or the one built in the same profile as the example that asks.
 pub fn built_binary() -> anyhow::Result<PathBuf> {
+    if let Some(binary) = std::env::var_os("FLOTILLA_BINARY") {
+        return Ok(binary.into());
+    }
     let example = std::env::current_exe().context("where this program is")?;
     let profile = example.parent().and_then(Path::parent).context("an example is two folders deep")?;
     let binary = profile.join("flotilla");
