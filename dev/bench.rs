@@ -14,6 +14,8 @@ mod figures;
 #[path = "benchmark/ground.rs"]
 mod ground;
 
+use std::process::ExitCode;
+
 use anyhow::bail;
 use clap::{Parser, Subcommand};
 
@@ -57,8 +59,17 @@ const FIRST_BAR: f64 = 0.40;
 const MEMORY_BAR: f64 = 60.0;
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
+async fn main() -> ExitCode {
+    match run(Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(Role::Bare(bare)) = &arguments.role {
         return bare::run(bare).await;
     }

@@ -38,22 +38,28 @@ pub async fn run(
             )
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
-
-    let first = units.until_claim("the first claim", BOUND, |_| true).await?;
-    let before = Usage::of(&running)?;
-    let wanted = ground.names.len();
-    let last = units.until("all bundles to be deployed", BOUND, |live| {
-        (live.values().filter(|unit| is_applied(unit)).count() == wanted).then(Instant::now)
-    });
-    let seconds = last.await?.duration_since(first.seen).as_secs_f64();
-    let after = Usage::of(&running)?;
+    let pids: Vec<u32> = running.iter().map(|replica| replica.pid()).collect();
+    let work = async {
+        let first = units.until_claim("the first claim", BOUND, |_| true).await?;
+        let before = usage(&pids)?;
+        let wanted = ground.names.len();
+        let last = units.until("all bundles to be deployed", BOUND, |live| {
+            (live.values().filter(|unit| is_applied(unit)).count() == wanted).then(Instant::now)
+        });
+        anyhow::Ok((before, last.await?.duration_since(first.seen).as_secs_f64()))
+    };
+    let (before, seconds) = tokio::select! {
+        worked = work => worked?,
+        ended = first_end(&mut running) => return Err(ended),
+    };
+    let after = usage(&pids)?;
     for replica in &mut running {
         replica.check()?;
         replica.kill()?;
     }
     Ok(Figures {
         name: if replicas == 1 { "one replica".into() } else { format!("{replicas} replicas") },
-        bundles: wanted,
+        bundles: ground.names.len(),
         seconds,
         cpu: after.cpu - before.cpu,
         engine_cpu: after.engine_cpu - before.engine_cpu,
@@ -61,6 +67,17 @@ pub async fn run(
         engine_memory: after.engine_memory,
         writes: ground.writes(since).await?,
     })
+}
+
+/// Waits until a replica ends, which none should; gives the end of its log.
+async fn first_end(replicas: &mut [Replica]) -> anyhow::Error {
+    let ends = replicas.iter_mut().map(|replica| {
+        Box::pin(async move {
+            let _ = replica.wait().await;
+            replica.check().err().unwrap_or_else(|| anyhow::anyhow!("{} ended", replica.name()))
+        })
+    });
+    futures::future::select_all(ends).await.0
 }
 
 /// What the replicas have used so far.
@@ -71,17 +88,15 @@ struct Usage {
     engine_memory: f64,
 }
 
-impl Usage {
-    fn of(replicas: &[Replica]) -> anyhow::Result<Usage> {
-        let mut usage = Usage { cpu: 0.0, engine_cpu: 0.0, memory: 0.0, engine_memory: 0.0 };
-        for replica in replicas {
-            usage.cpu += cpu_seconds(replica.pid())?;
-            usage.memory = usage.memory.max(peak_memory(replica.pid())?);
-            for engine in children(replica.pid())?.into_keys() {
-                usage.engine_cpu += cpu_seconds(engine)?;
-                usage.engine_memory = usage.engine_memory.max(peak_memory(engine)?);
-            }
+fn usage(replicas: &[u32]) -> anyhow::Result<Usage> {
+    let mut usage = Usage { cpu: 0.0, engine_cpu: 0.0, memory: 0.0, engine_memory: 0.0 };
+    for replica in replicas {
+        usage.cpu += cpu_seconds(*replica)?;
+        usage.memory = usage.memory.max(peak_memory(*replica)?);
+        for engine in children(*replica)?.into_keys() {
+            usage.engine_cpu += cpu_seconds(engine)?;
+            usage.engine_memory = usage.engine_memory.max(peak_memory(engine)?);
         }
-        Ok(usage)
     }
+    Ok(usage)
 }
