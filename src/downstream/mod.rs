@@ -1,4 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cluster this agent deploys to.
+//! The cluster that is deployed to: release records, apply, prune, removal.
+//!
+//! Every write carries its precondition (create-only, or uid and resourceVersion of what was read) and passes the
+//! [`fence`]: a frozen replica can never overwrite newer work. Nothing here decides *whether* to deploy.
 
+pub mod apply;
+pub mod fence;
+pub mod kinds;
+pub mod live;
+pub mod objects;
+pub mod prune;
+pub mod release;
+pub mod removal;
+pub mod server;
 pub mod session;
+pub mod uninstall;
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::time::Duration;
+
+use kube::Client;
+
+use self::{
+    kinds::KindCache,
+    release::{Clock, Store},
+    server::Server,
+};
+
+/// Everything that work on one downstream cluster under one identity needs.
+#[derive(Clone)]
+pub struct Downstream {
+    /// Requests.
+    pub server: Server,
+    /// What the server serves.
+    pub kinds: KindCache,
+    /// Release records.
+    pub store: Store,
+}
+
+impl Downstream {
+    /// A downstream cluster behind `client`. Every request waits for at most `timeout`; `clock` dates release records.
+    ///
+    /// The client must not retry writes by itself: an answer lost and a request repeated would look like a conflict
+    /// with somebody else.
+    pub fn new(client: Client, timeout: Duration, clock: Clock) -> Self {
+        let server = Server::new(client, timeout);
+        Self { kinds: KindCache::new(server.clone()), store: Store::new(server.clone(), clock), server }
+    }
+
+    /// The same cluster under another identity (an impersonated account); kinds are shared.
+    pub fn with_client(&self, client: Client, clock: Clock) -> Self {
+        let server = Server::new(client, self.server.timeout());
+        Self { kinds: self.kinds.clone(), store: Store::new(server.clone(), clock), server }
+    }
+}

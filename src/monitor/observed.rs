@@ -18,7 +18,7 @@ use super::{
     summary,
 };
 use crate::{
-    api::{Summary, keys},
+    api::{IgnoreOptions, Summary, keys},
     protocol::{Epoch, Stamp},
 };
 
@@ -111,49 +111,61 @@ impl Observed {
 
     /// Whether nothing but the resourceVersion differs, so that nobody needs to look again.
     pub fn tells_the_same_as(&self, other: &Self) -> bool {
+        // Every field named, so that a new one is not forgotten here.
         let Self {
-            version: _, key, uid, generation, created_at, hash, stamp, managed, kept, deleting, ..
+            key,
+            uid,
+            version: _,
+            generation,
+            created_at,
+            hash,
+            stamp,
+            managed,
+            kept,
+            deleting,
+            summary,
+            later,
         } = self;
-        *uid == other.uid
-            && *generation == other.generation
-            && *hash == other.hash
-            && *stamp == other.stamp
-            && *managed == other.managed
-            && *kept == other.kept
-            && *deleting == other.deleting
-            && self.summary == other.summary
-            && self.later == other.later
-            && *created_at == other.created_at
-            && *key == other.key
+        (key, uid, generation, created_at, hash, stamp)
+            == (&other.key, &other.uid, &other.generation, &other.created_at, &other.hash, &other.stamp)
+            && (managed, kept, deleting, summary, later)
+                == (&other.managed, &other.kept, &other.deleting, &other.summary, &other.later)
     }
 }
 
 /// Reduces a full live object.
 pub fn observe(object: &Value, judge: &Judge<'_>) -> Observed {
-    let header = Header::from(object);
-    let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
-    let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+    Header::from(object).observed(&subject_of(object, judge.ignore), judge)
+}
+
+/// A full live object as the readiness rules see it.
+pub(super) fn subject_of<'a>(object: &'a Value, ignore: &IgnoreOptions) -> Subject<'a> {
+    let text = |value: &'a Value| value.as_str().unwrap_or_default();
     let metadata = &object["metadata"];
+    let finalizer = first(&metadata["finalizers"]).or_else(|| first(&object["spec"]["finalizers"]));
     let rancher = Rancher {
-        created: metadata["created"].as_str().unwrap_or_default(),
-        removed: metadata["removed"].as_str().unwrap_or_default(),
-        finalizer: first(&metadata["finalizers"])
-            .or_else(|| first(&object["spec"]["finalizers"]))
-            .unwrap_or_default(),
+        created: text(&metadata["created"]),
+        removed: text(&metadata["removed"]),
+        finalizer: finalizer.unwrap_or_default(),
     };
-    header.observed(&api_version, &kind, rancher, object, judge)
+    let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+    Header::from(object).subject(api_version, kind, rancher, object, ignore)
 }
 
 /// Reduces a full live object that was read typed. Kind and version are given, since objects in lists lack them.
 pub fn observe_dynamic(api_version: &str, kind: &str, object: &DynamicObject, judge: &Judge<'_>) -> Observed {
-    Header::from(&object.metadata).observed(api_version, kind, Rancher::default(), &object.data, judge)
+    let header = Header::from(&object.metadata);
+    let subject = header.subject(api_version, kind, Rancher::default(), &object.data, judge.ignore);
+    header.observed(&subject, judge)
 }
 
 /// Reduces an object of which only the metadata was read; right for kinds that are [ready by existing].
 ///
 /// [ready by existing]: is_ready_by_existing
 pub fn observe_metadata(api_version: &str, kind: &str, metadata: &ObjectMeta, judge: &Judge<'_>) -> Observed {
-    Header::from(metadata).observed(api_version, kind, Rancher::default(), &Value::Null, judge)
+    let header = Header::from(metadata);
+    let subject = header.subject(api_version, kind, Rancher::default(), &Value::Null, judge.ignore);
+    header.observed(&subject, judge)
 }
 
 /// Whether an object of that kind is ready as soon as it exists, so that its metadata suffices.
@@ -279,14 +291,14 @@ impl<'a> From<&'a ObjectMeta> for Header<'a> {
 }
 
 impl Header<'_> {
-    fn observed(
-        self,
-        api_version: &str,
-        kind: &str,
-        rancher: Rancher<'_>,
-        body: &Value,
-        judge: &Judge<'_>,
-    ) -> Observed {
+    fn subject<'a>(
+        &self,
+        api_version: &'a str,
+        kind: &'a str,
+        rancher: Rancher<'a>,
+        body: &'a Value,
+        ignore: &IgnoreOptions,
+    ) -> Subject<'a> {
         let created_at = self.created_at.as_deref().and_then(|text| DateTime::parse_from_rfc3339(text).ok());
         let mut subject = Subject {
             api_version,
@@ -301,14 +313,17 @@ impl Header<'_> {
             malformed: false,
             body,
         };
-        subject.read_conditions(self.status, judge.ignore);
-        let now = shared(summary::summarize(&subject, judge.errors, judge.now));
-        let later = summary::next_change(&subject, judge.now).map(|moment| {
-            let then = shared(summary::summarize(&subject, judge.errors, moment));
+        subject.read_conditions(self.status, ignore);
+        subject
+    }
+
+    fn observed(self, subject: &Subject<'_>, judge: &Judge<'_>) -> Observed {
+        let later = summary::next_change(subject, judge.now).map(|moment| {
+            let then = shared(summary::summarize(subject, judge.errors, moment));
             Box::new((moment, then))
         });
         Observed {
-            key: Arc::new(Key::new(api_version, kind, self.namespace, self.name)),
+            key: Arc::new(Key::new(subject.api_version, subject.kind, self.namespace, self.name)),
             uid: self.uid.to_owned(),
             version: self.version.into(),
             generation: self.generation,
@@ -318,7 +333,7 @@ impl Header<'_> {
             managed: self.managed,
             kept: self.prune == "false" || self.policy.trim().eq_ignore_ascii_case("keep"),
             deleting: self.deleting,
-            summary: now,
+            summary: shared(summary::summarize(subject, judge.errors, judge.now)),
             later,
         }
     }

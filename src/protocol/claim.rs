@@ -211,6 +211,21 @@ impl ClaimSlot {
         }
     }
 
+    /// Whether it is the same claim in the same state; other fields (a cause, say) are no change.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Claim(before), Self::Claim(after)) => {
+                before.nonce == after.nonce && before.state == after.state
+            }
+            (before, after) => before == after,
+        }
+    }
+
+    /// Whether this very claim stands there, in the state in which it was written.
+    pub fn shows(&self, claim: &Claim) -> bool {
+        self.claim().is_some_and(|held| held.nonce == claim.nonce && held.state == claim.state)
+    }
+
     /// Whether this nonce holds it open.
     pub fn is_held_by(&self, nonce: &Nonce) -> bool {
         self.claim().is_some_and(|claim| claim.state.is_open() && claim.nonce == *nonce)

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    Claim, ClaimSlot, ClaimState, Effect, Env, Life, Nonce, SessionId, Snapshot, TakeoverReason, Time, Unit,
-    Work, backoff,
+    Claim, ClaimSlot, ClaimState, Effect, Env, Life, Nonce, Snapshot, TakeoverReason, Time, Unit, Work,
+    backoff,
     step::{may_claim, wake_at},
 };
 use super::{Note, Observation};
@@ -13,6 +13,9 @@ use super::{Note, Observation};
 /// Decides about an idle unit.
 pub(super) fn decide(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) {
     let (Some(latest), Some(observed)) = (unit.latest.clone(), unit.observed.clone()) else { return };
+    if unit.stopping.is_some() {
+        return; // its end is awaited first: one run at a time
+    }
     if !may_claim(&latest, unit.redeploy) || env.draining {
         unit.wanted = None; // S10: paused, off schedule, blocked or done is never claimed
         return;
@@ -43,10 +46,12 @@ struct Next {
     lost: u32,
     by: Vec<String>,
     unknown: Vec<(String, String)>,
+    /// Whether this claim follows a loss that counts.
+    counts: bool,
 }
 
 fn fresh_on(_: &Snapshot) -> Next {
-    Next { attempt: 1, lost: 0, by: Vec::new(), unknown: Vec::new() }
+    Next { attempt: 1, lost: 0, by: Vec::new(), unknown: Vec::new(), counts: false }
 }
 
 /// The record goes on as long as it is about the same deployment id (S5).
@@ -59,6 +64,7 @@ fn after(claim: &Claim, latest: &Snapshot) -> Next {
         lost: claim.lost,
         by: claim.by.clone(),
         unknown: claim.unknown.clone(),
+        counts: false,
     }
 }
 
@@ -145,14 +151,11 @@ pub(super) fn take_over(unit: &mut Unit, reason: TakeoverReason, env: &Env<'_>, 
         // S5: the loss is written with the claim that takes over.
         let mut record = Claim { lost: next.lost, by: next.by, ..claim.clone() };
         record.lose(&claim.session);
-        (next.lost, next.by) = (record.lost, record.by);
+        (next.lost, next.by, next.counts) = (record.lost, record.by, true);
     }
     let before = effects.len();
     claim_when_due(unit, &latest, env.now, next, env, effects);
     if matches!(unit.work, Work::Claiming { .. }) {
-        if let Work::Claiming { from, .. } = &mut unit.work {
-            *from = Some(claim.session.clone());
-        }
         effects.insert(before, Effect::Note(Note::TakenOver { from: claim.session.clone(), reason }));
     }
 }
@@ -184,12 +187,13 @@ fn claim_when_due(
     claim.lost = next.lost;
     claim.by = next.by;
     claim.unknown = next.unknown;
-    let released = latest.slot.claim().is_some_and(|held| held.state == ClaimState::Quarantined);
-    if backoff::is_poison(&claim) && !released {
+    // Only a new loss condemns: a proper failure after a quarantine is retried as any other.
+    if next.counts && backoff::is_poison(&claim) {
         claim.state = ClaimState::Quarantined;
         claim.cause = Some(format!("lost {} times by {}", claim.lost, claim.by.join(",")));
     }
-    unit.work = Work::Claiming { claim: claim.clone(), from: None::<SessionId>, tries: 0, unclear: false };
+    let over = latest.slot.clone();
+    unit.work = Work::Claiming { claim: claim.clone(), over, since: env.now, tries: 0, sent: true };
     effects.push(Effect::WriteClaim { version: latest.version.clone(), claim });
 }
 

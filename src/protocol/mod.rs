@@ -12,15 +12,19 @@
 //! paused, off schedule or blocked is never claimed · L1 what is actionable is claimed eventually · L2 the dead and
 //! the stuck are taken over · L5 conflict retries end.
 
+mod answers;
 pub mod backoff;
 mod claim;
 mod decide;
 mod ids;
 pub mod reaper;
+mod removal;
+mod run;
 mod sessions;
 mod snapshot;
 mod step;
 mod unit;
+mod words;
 
 pub use claim::*;
 pub use ids::*;
@@ -28,3 +32,4 @@ pub use sessions::*;
 pub use snapshot::*;
 pub use step::step;
 pub use unit::*;
+pub use words::*;

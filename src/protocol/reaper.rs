@@ -44,17 +44,8 @@ pub fn see(before: Option<Watched>, version: Epoch, slot: ClaimSlot, healthy: Ti
     if slot == ClaimSlot::Empty {
         return None;
     }
-    let since = before.filter(|watched| same_claim(&watched.slot, &slot)).map_or(healthy, |seen| seen.since);
+    let since = before.filter(|watched| watched.slot.is_same(&slot)).map_or(healthy, |seen| seen.since);
     Some(Watched { version, slot, since })
-}
-
-fn same_claim(before: &ClaimSlot, after: &ClaimSlot) -> bool {
-    match (before, after) {
-        (ClaimSlot::Claim(before), ClaimSlot::Claim(after)) => {
-            before.nonce == after.nonce && before.state == after.state
-        }
-        (before, after) => before == after,
-    }
 }
 
 /// Judges what is watched.
@@ -72,10 +63,11 @@ pub fn judge(watched: &Watched, limits: &Limits, healthy: Time) -> Verdict {
     let Some(claim) = watched.slot.claim() else { return Verdict::Clear };
     let mut next = Claim { state: ClaimState::Expired, retry_in: None, ..claim.clone() };
     // A loss while waiting for readiness is no sign of poison.
-    if claim.state == ClaimState::Claimed {
+    let counts = claim.state == ClaimState::Claimed;
+    if counts {
         next.lose(&claim.session);
     }
-    if backoff::is_poison(&next) {
+    if counts && backoff::is_poison(&next) {
         next.state = ClaimState::Quarantined;
         next.cause = Some(format!("lost {} times by {}", next.lost, next.by.join(",")));
     } else {

@@ -58,7 +58,6 @@ pub struct SessionSeen {
 struct Entry {
     seen: SessionSeen,
     changed: Time,
-    order: u64,
 }
 
 /// Whether a session's claims stand.
@@ -80,7 +79,6 @@ pub struct Sessions {
     ttl: Duration,
     entries: BTreeMap<SessionId, Entry>,
     ended: BTreeMap<SessionId, Time>,
-    next_order: u64,
 }
 
 /// Ended sessions are remembered this many TTLs, so that their claims are known to be dead.
@@ -89,13 +87,11 @@ const REMEMBER_ENDED: u32 = 240;
 impl Sessions {
     /// An empty table.
     pub fn new(ttl: Duration) -> Self {
-        Self { ttl, entries: BTreeMap::new(), ended: BTreeMap::new(), next_order: 0 }
+        Self { ttl, entries: BTreeMap::new(), ended: BTreeMap::new() }
     }
 
     /// A Lease was seen; returns whether it is news about who lives.
     pub fn seen(&mut self, seen: SessionSeen, healthy: Time) -> bool {
-        self.next_order += 1;
-        let order = self.next_order;
         match self.entries.get_mut(&seen.session) {
             Some(entry) if entry.seen.version == seen.version => false,
             Some(entry) => {
@@ -106,7 +102,7 @@ impl Sessions {
             }
             None => {
                 self.ended.remove(&seen.session);
-                self.entries.insert(seen.session.clone(), Entry { seen, changed: healthy, order });
+                self.entries.insert(seen.session.clone(), Entry { seen, changed: healthy });
                 true
             }
         }
@@ -139,12 +135,13 @@ impl Sessions {
         let Some(entry) = self.entries.get(session) else {
             return if self.ended.contains_key(session) { Life::Dead } else { Life::Unknown };
         };
-        // The same pod under another, later session: its container was restarted.
+        // The same pod under another, later session: its container was restarted. The dead one's Lease was last
+        // written before the other's was created, in whatever order this observer saw them.
         let replaced = entry.seen.pod_uid.is_some()
             && self.entries.values().any(|other| {
                 other.seen.pod_uid == entry.seen.pod_uid
                     && other.seen.session != *session
-                    && other.order > entry.order
+                    && other.seen.version > entry.seen.version
             });
         if replaced {
             return Life::Dead;
@@ -241,6 +238,14 @@ mod tests {
         assert_eq!(sessions.life(&"b".into(), at(2)), Life::Dead);
         sessions.relisted(vec![], at(3));
         assert_eq!(sessions.life(&"a".into(), at(3)), Life::Dead);
+    }
+
+    #[test]
+    fn the_later_session_of_a_pod_is_the_one_written_later_whichever_is_listed_first() {
+        let mut sessions = Sessions::new(TTL);
+        sessions.relisted(vec![lease("new", Some("pod"), "9", 1), lease("old", Some("pod"), "5", 1)], at(0));
+        assert_eq!(sessions.life(&"old".into(), at(1)), Life::Dead);
+        assert_eq!(sessions.life(&"new".into(), at(1)), Life::Live(at(15)));
     }
 
     #[test]

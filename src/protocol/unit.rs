@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state of one unit (one BundleDeployment) in one replica, and the words of `step`.
+//! The state of one unit (one BundleDeployment) in one replica.
 
 use std::time::Duration;
 
-use super::{Claim, ClaimSlot, Epoch, Gate, Holder, Nonce, SessionId, Sessions, Snapshot, Time, Uid};
+use super::{
+    Claim, ClaimSlot, End, Epoch, Gate, Holder, Nonce, Outcome, SessionId, Sessions, Snapshot, Time, Uid,
+};
 
 /// Fixed settings of the protocol.
 #[derive(Clone, Debug)]
@@ -73,6 +75,12 @@ pub struct Unit {
     pub pause_until: Option<Time>,
     /// A redeploy was asked for although the status is up to date.
     pub redeploy: bool,
+    /// A run of an object that is gone, told to stop and not yet ended. Holds a slot; nothing else starts before.
+    pub stopping: Option<Nonce>,
+    /// Since when the watch has shown less than what is known.
+    pub behind: Option<Time>,
+    /// The last live read showed less than what is known; one more such and upstream was restored.
+    pub doubted: bool,
     /// What this replica does about it.
     pub work: Work,
 }
@@ -98,12 +106,14 @@ pub enum Work {
     Claiming {
         /// The claim.
         claim: Claim,
-        /// Whose place it takes.
-        from: Option<SessionId>,
+        /// What it replaces: anything else found there is decided on anew.
+        over: ClaimSlot,
+        /// When it was made: its budget is counted from here, so that it ends before any observer's count.
+        since: Time,
         /// Conflicts and failures so far.
         tries: u32,
-        /// The answer was not clear: only the nonce can tell.
-        unclear: bool,
+        /// The write is not answered yet; otherwise a live read is on its way.
+        sent: bool,
     },
     /// A quiet holder is being looked at, live.
     Verifying {
@@ -122,19 +132,31 @@ pub enum Work {
         waiting: bool,
         /// It was told to stop.
         cancelled: bool,
+        /// When its own budget is spent.
+        deadline: Time,
+        /// The step into a wait that is being written.
+        entering: Option<Entering>,
+        /// It ended while that write was not answered yet.
+        ended: Option<(Outcome, String)>,
     },
     /// The result was sent. Holds a slot.
     Finishing {
         /// The claim.
         claim: Claim,
-        /// How it ends.
+        /// How the deployment ended, leaving aside a new deployment id.
+        result: End,
+        /// What was sent last.
         end: End,
         /// Newest version on which the claim was seen as mine.
         version: Epoch,
         /// The release written, to recognise an own finish whose answer was lost.
         release: String,
+        /// When the end was decided.
+        since: Time,
         /// Conflicts and failures so far.
         tries: u32,
+        /// The write is not answered yet; otherwise a live read is on its way.
+        sent: bool,
     },
     /// The object is gone; its release is to be removed.
     Removing {
@@ -146,227 +168,37 @@ pub enum Work {
         running: bool,
         /// Failures so far.
         tries: u32,
+        /// A guard that was not alive at the last look; still so at the next one, it may be taken.
+        suspect: Option<SessionId>,
+        /// To be removed after this one.
+        then: Option<Uid>,
     },
     /// Not in a list any more, but no DELETED event was seen. Absence is not an order.
     Absent {
         /// The uid missed.
         uid: Uid,
-        /// Since when a live read says so.
-        since: Time,
+        /// Since when live reads say so; `None` before the first one.
+        since: Option<Time>,
     },
 }
 
-/// How a claim ends: always one PATCH.
+/// A step into a wait on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum End {
-    /// Final status, claim removed.
-    Deployed,
-    /// Status of a failure decided by the content alone, claim removed.
-    Permanent,
-    /// The failure's message, claim replaced by this one.
-    BackOff(Claim),
-    /// Claim removed or given up, other fields stay.
-    Release(Option<Claim>),
-    /// Claim replaced by a fresh one on the new deployment id, other fields stay.
-    Replace(Claim),
-}
-
-/// What happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
-    /// The watch or a list showed the object.
-    Seen(Snapshot),
-    /// A live read showed the object.
-    Read(Snapshot),
-    /// A live read says 404, naming the object.
-    ReadAbsent,
-    /// A live read failed: nothing is known.
-    ReadFailed,
-    /// The watch saw the deletion of this uid.
-    Deleted(Uid),
-    /// A relist no longer has it.
-    Vanished,
-    /// A claim, or the step into a wait, was written; this is the answered object.
-    Written(Snapshot),
-    /// The write was refused with a conflict.
-    Conflict,
-    /// No clear answer: timeout, 5xx, connection lost.
-    Unclear,
-    /// Refused for good: forbidden, invalid.
-    Denied,
-    /// The deployment ended.
-    Done {
-        /// With what.
-        outcome: Outcome,
-        /// `ns/name:revision` of the gate it opened, or empty.
-        release: String,
-    },
-    /// The deployment waits for readiness, for this many seconds at most.
-    Waiting {
-        /// Its own budget in seconds.
-        seconds: u64,
-    },
-    /// The live look at a quiet holder: whether its Lease stands unchanged (or is gone).
-    Verified {
-        /// Unchanged since last seen, or gone.
-        quiet: bool,
-    },
-    /// The removal ended.
-    Removed(Removal),
-    /// Time passed, a slot is free, or somebody's session changed.
-    Tick,
-    /// The grace period is over: stop at a safe point.
-    Stop,
-    /// Deploy again although the status is up to date (its release record is gone).
-    Redeploy,
-}
-
-/// How a deployment ended.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// Everything stands.
-    Deployed,
-    /// Failed for a reason the cluster decides: again later.
-    Failed {
-        /// For people; no secrets.
-        cause: String,
-    },
-    /// Failed for a reason the content alone decides: waits for a change.
-    Permanent,
-    /// Stopped at a safe point, as told.
-    Stopped,
-    /// The fence found a newer claim, or the claim not its own.
-    Fenced,
-}
-
-/// How a removal ended.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Removal {
-    /// Nothing of it is left.
-    Complete,
-    /// This session guards it.
-    Guarded(SessionId),
-    /// Failed: again later.
-    Failed,
-}
-
-/// What the replica is to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// PATCH of the status against `version`: this claim in place of what stands there.
-    WriteClaim {
-        /// Precondition.
-        version: Epoch,
-        /// The claim.
-        claim: Claim,
-    },
-    /// Live GET of the object; answer with `Read`, `ReadAbsent` or `ReadFailed`.
-    Reread {
-        /// Not before this wait.
-        after: Duration,
-    },
-    /// Live GET of that session's Lease, then of the object.
-    Verify {
-        /// The holder's session.
-        session: SessionId,
-        /// The Lease's version when last seen; empty when never seen.
-        known: Epoch,
-    },
-    /// Run the deployment under this claim.
-    Start {
-        /// The claim.
-        claim: Claim,
-        /// Its epoch.
-        epoch: Epoch,
-        /// A session lost it before.
-        taken_over: bool,
-    },
-    /// Stop the running deployment at the next safe point; it answers with `Done`.
-    Cancel {
-        /// Its claim.
-        nonce: Nonce,
-    },
-    /// PATCH of the status against `version`: the end of this claim.
-    Finish {
-        /// Precondition.
-        version: Epoch,
-        /// The claim that ends.
-        nonce: Nonce,
-        /// How.
-        end: End,
-    },
-    /// Ask again at this time.
-    WakeAt(Time),
-    /// Ask again when a slot is free.
-    WantSlot,
-    /// Remove the release of this uid.
-    Remove {
-        /// The uid removed.
-        uid: Uid,
-        /// A dead session's guard may be taken.
-        dead_guard: Option<SessionId>,
-    },
-    /// Versions went backwards: upstream was restored. List everything anew.
-    Relist,
-    /// Nothing is left to know about it.
-    Forget,
-    /// For logs, metrics and Events.
-    Note(Note),
-}
-
-/// What is worth telling.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Note {
-    /// A claim was won.
-    Won {
-        /// Which attempt.
-        attempt: u32,
-    },
-    /// A write met a conflict.
-    Conflict,
-    /// Another replica was first.
-    LostRace {
-        /// It.
-        holder: Holder,
-    },
-    /// A dead or stuck holder's claim was taken over.
-    TakenOver {
-        /// From this session.
-        from: SessionId,
-        /// Why.
-        reason: TakeoverReason,
-    },
-    /// The result was thrown away: the claim is not ours any more.
-    Discarded,
-    /// Lost too often.
-    Quarantined {
-        /// How often.
-        lost: u32,
-    },
-    /// It vanished without a DELETED event.
-    AbsenceHeld,
-    /// Upstream's versions went backwards.
-    Restored,
-}
-
-/// Why a claim was taken over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum TakeoverReason {
-    /// The session was quiet for TTL and a live look confirmed it.
-    Quiet,
-    /// Proof: the Lease is gone, or the pod runs another session.
-    Dead,
-    /// The claim's budget is spent.
-    Overdue,
-    /// An own claim from before.
-    Own,
-    /// An unreadable claim stood unchanged for the claim timeout.
-    Unreadable,
+pub struct Entering {
+    /// The claim as it will stand.
+    pub claim: Claim,
+    /// When the wait began.
+    pub since: Time,
+    /// The write is not answered yet; otherwise a live read is on its way.
+    pub sent: bool,
 }
 
 impl Unit {
     /// Whether it counts against the worker slots.
     pub fn holds_slot(&self) -> bool {
+        if self.stopping.is_some() {
+            return true;
+        }
         match &self.work {
             Work::Claiming { .. } | Work::Finishing { .. } => true,
             Work::Running { waiting, .. } => !waiting,
@@ -376,10 +208,22 @@ impl Unit {
 
     /// Whether a deployment, a claim or a finish of this replica is under way.
     pub fn is_busy(&self) -> bool {
+        if self.stopping.is_some() {
+            return true;
+        }
         match &self.work {
             Work::Claiming { .. } | Work::Finishing { .. } | Work::Running { .. } => true,
             Work::Removing { running, .. } => *running,
             Work::Idle | Work::Verifying { .. } | Work::Absent { .. } => false,
+        }
+    }
+
+    /// Versions went backwards: none that is remembered means anything.
+    pub fn forget_versions(&mut self) {
+        self.own = Epoch::default();
+        (self.behind, self.doubted) = (None, false);
+        if let Some(latest) = &mut self.latest {
+            latest.version = Epoch::default();
         }
     }
 
@@ -388,6 +232,7 @@ impl Unit {
         let Some(latest) = &self.latest else { return false };
         matches!(self.work, Work::Idle)
             && !self.redeploy
+            && self.stopping.is_none()
             && !latest.slot.is_open()
             && !latest.outdated
             && matches!(latest.gate, Gate::Open | Gate::Blocked)

@@ -1,149 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counters, gauges and histograms, and the words their labels may take.
+//! Counters, gauges and histograms.
 //!
 //! Labels are closed enums, never names of objects: the number of series is fixed when the process starts, and every
 //! series is present, at zero, from the first scrape on.
 
+mod labels;
+
 use std::{sync::Arc, time::Duration};
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, EncodeLabelValue, LabelSetEncoder, LabelValueEncoder},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::Registry,
 };
 
-/// Defines an enum that is the value of one label: its key, its words, and all of them for registration.
-macro_rules! label {
-    ($(#[$doc:meta])* $name:ident as $key:literal { $($(#[$word_doc:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $name { $($(#[$word_doc])* $variant,)+ }
-
-        impl $name {
-            /// Every value, in the order of the reference page.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-
-            /// The label's value as Prometheus sees it.
-            pub const fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word,)+ }
-            }
-        }
-
-        impl EncodeLabelValue for $name {
-            fn encode(&self, encoder: &mut LabelValueEncoder) -> Result<(), std::fmt::Error> {
-                EncodeLabelValue::encode(&self.word(), encoder)
-            }
-        }
-
-        impl EncodeLabelSet for $name {
-            fn encode(&self, encoder: &mut LabelSetEncoder) -> Result<(), std::fmt::Error> {
-                EncodeLabelSet::encode(&[($key, self.word())], encoder)
-            }
-        }
-    };
-}
-
-label! {
-    /// How an attempt to claim ended.
-    ClaimOutcome as "outcome" {
-        /// The claim is ours.
-        Won = "won",
-        /// The write was refused; who wrote instead is not yet known.
-        Conflict = "conflict",
-        /// A rival holds the claim.
-        Lost = "lost",
-    }
-}
-
-label! {
-    /// Why a peer's claim was taken over.
-    TakeoverReason as "reason" {
-        /// The holder's session did not change for its TTL.
-        Silent = "silent",
-        /// The holder's pod or container is known to be dead.
-        Terminated = "terminated",
-        /// The same pod runs under a new boot id.
-        Restarted = "restarted",
-        /// The claim's budget is spent although its holder lives.
-        Overrun = "overrun",
-    }
-}
-
-label! {
-    /// How a deployment ended.
-    DeploymentOutcome as "outcome" {
-        /// First revision of a release.
-        Installed = "installed",
-        /// A later revision.
-        Upgraded = "upgraded",
-        /// The release was already as wanted; objects were stamped only.
-        Adopted = "adopted",
-        /// Failed in a way that is tried again.
-        Failed = "failed",
-        /// Failed in a way that only a spec change can mend.
-        Rejected = "rejected",
-        /// Given up because the claim was lost, the spec changed or the unit went away.
-        Abandoned = "abandoned",
-    }
-}
-
-label! {
-    /// What a write to the upstream cluster was for.
-    UpstreamWrite as "kind" {
-        /// A claim, or a takeover.
-        Claim = "claim",
-        /// The final status, with the claim removed.
-        Finish = "finish",
-        /// A claim that entered a wait.
-        Wait = "wait",
-        /// A claim given back without a result.
-        Release = "release",
-        /// Status of an idle unit.
-        Monitor = "monitor",
-        /// The cluster's check-in.
-        Checkin = "checkin",
-        /// The controller cleared a claim.
-        Expire = "expire",
-    }
-}
-
-label! {
-    /// The verb of a write to the downstream cluster.
-    DownstreamWrite as "verb" {
-        /// Server-side apply.
-        Apply = "apply",
-        /// POST.
-        Create = "create",
-        /// PUT.
-        Update = "update",
-        /// A patch that is not an apply.
-        Patch = "patch",
-        /// DELETE.
-        Delete = "delete",
-    }
-}
-
-label! {
-    /// Where a unit stands in this replica's eyes.
-    UnitState as "state" {
-        /// Deployed, nothing to do.
-        Idle = "idle",
-        /// Wants work; no slot or turn yet.
-        Queued = "queued",
-        /// This replica deploys it.
-        Working = "working",
-        /// This replica waits for its objects, without a slot.
-        Waiting = "waiting",
-        /// A peer holds its claim.
-        Elsewhere = "elsewhere",
-        /// Failed; its next try is due later.
-        BackingOff = "backing_off",
-        /// Paused, off schedule or waiting for a dependency.
-        Held = "held",
-        /// Lost too many attempts.
-        Quarantined = "quarantined",
-    }
-}
+pub use labels::*;
 
 /// All metrics of one process. Cloning shares them.
 #[derive(Clone, Debug)]
@@ -168,6 +38,7 @@ struct Inner {
     slots: Gauge,
     slots_free: Gauge,
     sessions_live: Gauge,
+    open_claims: Gauge,
     units: Family<UnitState, Gauge>,
     deploy_seconds: Histogram,
     claim_seconds: Histogram,
@@ -206,6 +77,7 @@ impl Metrics {
             slots: Gauge::default(),
             slots_free: Gauge::default(),
             sessions_live: Gauge::default(),
+            open_claims: Gauge::default(),
             units: filled(UnitState::ALL),
             deploy_seconds: Histogram::new(DEPLOY_BUCKETS),
             claim_seconds: Histogram::new(CLAIM_BUCKETS),
@@ -244,7 +116,7 @@ impl Metrics {
         self.0.claims.get_or_create(&ClaimOutcome::Lost).inc();
     }
 
-    /// A peer's claim was replaced by ours.
+    /// A claim was replaced by a new one of ours.
     pub fn takeover(&self, reason: TakeoverReason) {
         self.0.takeovers.get_or_create(&reason).inc();
     }
@@ -303,7 +175,7 @@ impl Metrics {
         self.0.claims_expired.inc();
     }
 
-    /// The controller put a unit into quarantine.
+    /// A unit was put into quarantine, by the controller or by the replica that counted its last loss.
     pub fn claims_quarantined(&self) {
         self.0.claims_quarantined.inc();
     }
@@ -320,6 +192,11 @@ impl Metrics {
     }
 
     /// Sessions this replica believes alive, itself included.
+    pub fn set_open_claims(&self, open: usize) {
+        self.0.open_claims.set(signed(open));
+    }
+
+    /// Replicas whose session lives, in this replica's eyes.
     pub fn set_live_sessions(&self, live: usize) {
         self.0.sessions_live.set(signed(live));
     }
@@ -355,7 +232,7 @@ impl Inner {
         let r = &mut self.registry;
         r.register("build", "Version of this process", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
         r.register("claims", "Attempts to claim a unit, by how they ended", self.claims.clone());
-        r.register("takeovers", "Claims taken over from a peer, by reason", self.takeovers.clone());
+        r.register("takeovers", "Claims taken over, by reason", self.takeovers.clone());
         r.register("deployments", "Deployments that ended, by how", self.deployments.clone());
         r.register(
             "upstream_writes",
@@ -382,9 +259,10 @@ impl Inner {
             self.events_failed.clone(),
         );
         r.register("claims_expired", "Claims the controller cleared", self.claims_expired.clone());
-        r.register("claims_quarantined", "Units the controller quarantined", self.claims_quarantined.clone());
+        r.register("claims_quarantined", "Units put into quarantine", self.claims_quarantined.clone());
         r.register("worker_slots", "Worker slots of this replica", self.slots.clone());
         r.register("worker_slots_free", "Worker slots free now", self.slots_free.clone());
+        r.register("claims_open", "Open claims the controller observes", self.open_claims.clone());
         r.register("sessions_live", "Replicas believed alive, this one included", self.sessions_live.clone());
         r.register("units", "Units, by what this replica knows of them", self.units.clone());
         r.register(
@@ -409,7 +287,7 @@ mod tests {
         let text = Metrics::new().encode();
         for line in [
             r#"flotilla_claims_total{outcome="won"} 0"#,
-            r#"flotilla_takeovers_total{reason="overrun"} 0"#,
+            r#"flotilla_takeovers_total{reason="overdue"} 0"#,
             r#"flotilla_deployments_total{outcome="abandoned"} 0"#,
             r#"flotilla_upstream_writes_total{kind="finish"} 0"#,
             r#"flotilla_downstream_writes_total{verb="apply"} 0"#,

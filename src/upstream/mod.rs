@@ -16,7 +16,7 @@ use crate::api::{BundleDeployment, Content};
 
 pub use snapshot::snapshot;
 pub use watch::{Event, watch};
-pub use write::Answer;
+pub use write::{Answer, chain};
 
 /// One request's limit. The API server's own for a mutating request is longer, so an expiry here is ambiguous.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -12,8 +12,10 @@ use crate::api::BundleDeployment;
 pub enum Answer {
     /// Done; the object as it is now.
     Written(Box<BundleDeployment>),
-    /// The precondition failed, or the object is gone: a live read tells.
+    /// The precondition failed: a live read tells what stands there.
     Conflict,
+    /// The object is gone.
+    Absent,
     /// Nobody knows: timeout, server error, connection lost. A live read tells.
     Unclear(String),
     /// Refused for good: forbidden, invalid.
@@ -34,13 +36,13 @@ impl Upstream {
         let call = self.bundle_deployments.patch_status(name, &params, &patch);
         match tokio::time::timeout(REQUEST_TIMEOUT, call).await {
             Ok(Ok(bd)) => Answer::Written(Box::new(bd)),
-            Ok(Err(error)) => classify(error),
+            Ok(Err(error)) => classify(error, name),
             Err(_) => Answer::Unclear(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())),
         }
     }
 }
 
-fn classify(error: kube::Error) -> Answer {
+fn classify(error: kube::Error, name: &str) -> Answer {
     let kube::Error::Api(status) = &error else {
         return Answer::Unclear(chain(&error));
     };
@@ -49,14 +51,15 @@ fn classify(error: kube::Error) -> Answer {
         || ["too large", "larger than max"].iter().any(|words| status.message.contains(words));
     match status.code {
         _ if too_large => Answer::TooLarge,
-        409 | 404 => Answer::Conflict,
+        409 => Answer::Conflict,
+        404 if super::names_the_object(status, name) => Answer::Absent,
         400 | 401 | 403 | 405 | 415 | 422 => Answer::Denied(status.message.clone()),
         _ => Answer::Unclear(status.message.clone()),
     }
 }
 
 /// The error with its causes, each once.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -83,7 +86,8 @@ mod tests {
     fn answers_are_told_apart_by_what_is_known_after_them() {
         let cases = [
             (409, "the object has been modified", "Conflict"),
-            (404, "not found", "Conflict"),
+            // A plain 404 is a removed CRD or group: an outage.
+            (404, "the server could not find the requested resource", "Unclear"),
             (403, "forbidden", "Denied"),
             (422, "invalid", "Denied"),
             (429, "slow down", "Unclear"),
@@ -93,7 +97,7 @@ mod tests {
             (500, "etcdserver: request is too large", "TooLarge"),
         ];
         for (code, message, expected) in cases {
-            let answer = format!("{:?}", classify(api_error(code, message)));
+            let answer = format!("{:?}", classify(api_error(code, message), "app"));
             assert!(answer.starts_with(expected), "{code}: {answer}");
         }
     }

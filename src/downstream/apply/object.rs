@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One object: read if it may exist, compare stamps, write with the precondition, decide again on a conflict.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tracing::debug;
+
+use super::{
+    Applied, ApplyError, CREATE_ONLY, KnownObjects, Owner, body,
+    body::Overlay,
+    ownership::{fold_patch, folded, is_autoscaled, refusal},
+};
+use crate::{
+    api::keys,
+    downstream::{
+        Downstream,
+        fence::Fence,
+        kinds::Kind,
+        objects::{Identity, Place, group_of, namespace_of},
+        release::APPLY,
+        server::{LiveMeta, MetaOnly, RequestError},
+    },
+    protocol::Stamp,
+    render::Object,
+};
+
+/// Reads and writes of one object before it is given up (L5).
+const ROUNDS: usize = 4;
+const JSON_PATCH: &str = "application/json-patch+json";
+
+/// What all objects of one apply share.
+pub(super) struct Job<'a> {
+    pub ctx: &'a Downstream,
+    pub fence: &'a Fence,
+    pub owner: &'a Owner<'a>,
+    pub live: Option<&'a dyn KnownObjects>,
+    /// The fence's stamp, as text.
+    pub stamp: &'a str,
+}
+
+/// The live object that the next write is meant for.
+struct Seen {
+    uid: String,
+    resource_version: String,
+    stamp: Option<Stamp>,
+    autoscaled: bool,
+}
+
+impl Job<'_> {
+    pub(super) async fn apply(
+        &self,
+        index: usize,
+        object: &Object,
+        kind: &Arc<Kind>,
+    ) -> Result<Applied, ApplyError> {
+        let namespace = namespace_of(kind, &object.namespace, self.owner.namespace);
+        let place = Place { kind, namespace, name: &object.name };
+        let previous = self.owner.previous;
+        let listed = !previous.is_empty()
+            && previous.contains(&Identity {
+                group: group_of(&object.api_version).to_owned(),
+                kind: object.kind.clone(),
+                namespace: namespace.to_owned(),
+                name: object.name.clone(),
+            });
+        let mut seen = match self.known(object, &place) {
+            Some(known) => Some(known),
+            None if listed => self.look(object, &place, listed).await?,
+            None => None,
+        };
+        for round in 0..ROUNDS {
+            match self.write(object, &place, seen.as_ref()).await {
+                Ok(live) => {
+                    if !live["metadata"]["deletionTimestamp"].is_null() {
+                        return Err(ApplyError::Terminating { object: place.to_string() });
+                    }
+                    let (kind, namespace) = (kind.clone(), namespace.to_owned());
+                    return Ok(Applied { index, kind, namespace, created: seen.is_none(), live });
+                }
+                // Exists after all, changed, or vanished and came back: look, and decide again.
+                Err(ApplyError::Refused { source, .. })
+                    if source.is_conflict() && !source.is_field_conflict() =>
+                {
+                    debug!(object = %place, round, cause = %source, "write conflicted; reading the object");
+                    seen = self.look(object, &place, listed).await?;
+                }
+                Err(error) => {
+                    if let ApplyError::Refused { source, .. } = &error
+                        && source.is_not_found()
+                        && !source.is_missing_namespace(namespace)
+                    {
+                        // The kind is gone: the next try shall know. A failed renewal changes nothing about the error.
+                        let _ = self.ctx.kinds.refresh().await;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Err(ApplyError::Busy { object: place.to_string() })
+    }
+
+    /// What need not be read. Only stamped objects: these were applied by us, so ownership and field owners are in
+    /// order. Not where an autoscaler may own the replicas, which only the field owners tell.
+    fn known(&self, object: &Object, place: &Place<'_>) -> Option<Seen> {
+        if object.value.pointer("/spec/replicas").is_some() {
+            return None;
+        }
+        let known = self.live?.known(place.kind, place.namespace, place.name)?;
+        Some(Seen {
+            uid: known.uid,
+            resource_version: known.resource_version,
+            stamp: Some(known.stamp),
+            autoscaled: false,
+        })
+    }
+
+    /// Reads the live object, refuses another owner's, and moves field ownership where that is due.
+    async fn look(
+        &self,
+        object: &Object,
+        place: &Place<'_>,
+        listed: bool,
+    ) -> Result<Option<Seen>, ApplyError> {
+        let read = |source| ApplyError::Read { object: described(place), source };
+        let server = &self.ctx.server;
+        let Some(mut live) = server.metadata(&place.path()).await.map_err(read)? else { return Ok(None) };
+        if let Some(reason) = refusal(&live, object, place, self.owner, listed) {
+            return Err(ApplyError::Foreign { object: described(place), reason });
+        }
+        if let Some(owners) = folded(&live.managed_fields) {
+            self.pass(live.stamp().as_ref(), place).await?;
+            let patch = fold_patch(&live, &owners).map_err(|error| read(RequestError::Unwritable(error)))?;
+            match server.patch::<MetaOnly>(&place.path(), JSON_PATCH, patch).await {
+                Ok(moved) => live = moved.metadata,
+                // Changed since: the write that follows is refused for the same reason and looks again.
+                Err(error) if error.is_conflict() || error.is_not_found() => {}
+                Err(source) => return Err(self.refused(place, source)),
+            }
+        }
+        let autoscaled = is_autoscaled(&live);
+        let stamp = live.stamp();
+        let LiveMeta { uid, resource_version, .. } = live;
+        Ok(Some(Seen { uid, resource_version, stamp, autoscaled }))
+    }
+
+    async fn write(
+        &self,
+        object: &Object,
+        place: &Place<'_>,
+        seen: Option<&Seen>,
+    ) -> Result<Value, ApplyError> {
+        self.pass(seen.and_then(|seen| seen.stamp.as_ref()), place).await?;
+        // S1: the stamp is written even when nothing else changes, so there is no comparing of content here.
+        let overlay = Overlay {
+            release_name: self.owner.name,
+            release_namespace: self.owner.namespace,
+            stamp: self.stamp,
+            uid: seen.map(|seen| seen.uid.as_str()),
+            resource_version: seen.map_or(CREATE_ONLY, |seen| seen.resource_version.as_str()),
+            namespaced: place.kind.namespaced,
+            leave_replicas: seen.is_some_and(|seen| seen.autoscaled),
+        };
+        let body = body::bytes(&object.value, &overlay)
+            .map_err(|error| self.refused(place, RequestError::Unwritable(error)))?;
+        let mut path = place.path();
+        path.push_str("?fieldManager=");
+        path.push_str(keys::FIELD_MANAGER);
+        // Strict, as Helm does: an unknown field is an error and never silently dropped.
+        path.push_str("&force=true&fieldValidation=Strict");
+        self.ctx.server.patch(&path, APPLY, body).await.map_err(|source| self.refused(place, source))
+    }
+
+    async fn pass(&self, stamp: Option<&Stamp>, place: &Place<'_>) -> Result<(), ApplyError> {
+        let passed = self.fence.before(stamp, || place.to_string()).await;
+        passed.map_err(|source| ApplyError::Fenced { object: place.to_string(), source })
+    }
+
+    fn refused(&self, place: &Place<'_>, source: RequestError) -> ApplyError {
+        let source = if place.kind.is("", "Secret") { source.without_values() } else { source };
+        ApplyError::Refused { object: place.to_string(), source }
+    }
+}
+
+/// As Helm names an existing object: `Kind "name" in namespace "namespace"`.
+fn described(place: &Place<'_>) -> String {
+    format!("{} \"{}\" in namespace \"{}\"", place.kind.resource.kind, place.name, place.namespace)
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Removing what a bundle no longer has, and what landed late.
+//!
+//! What is compared is the union of the last deployed revision and every later attempt with the new manifest: a failed
+//! attempt may have left objects that neither the old nor the new one lists.
+
+use std::{collections::HashSet, sync::Arc};
+
+use super::{
+    Downstream,
+    fence::Fence,
+    kinds::Kind,
+    objects::{Identity, Place},
+    removal::{Fate, Judge, RemovalError, Removed, Right, remove_listed, remove_one},
+    server::{LiveMeta, push_segment},
+};
+use crate::{api::keys, protocol::Uid, render::Object};
+
+/// Deletes the objects of earlier revisions that the new one does not have.
+///
+/// Only what still carries this release's annotations, no keep policy (live or in its last listing) and no newer stamp.
+/// `old` goes from the oldest revision to the newest.
+pub async fn prune<'o>(
+    ctx: &Downstream,
+    fence: &Fence,
+    (namespace, name): (&str, &str),
+    old: impl IntoIterator<Item = &'o Object>,
+    keep: &HashSet<Identity>,
+) -> Result<Vec<Removed>, RemovalError> {
+    let gone = old.into_iter().filter(|object| !keep.contains(&Identity::of(object, &ctx.kinds, namespace)));
+    let judge = |live: &LiveMeta| match live.release() {
+        Some(release) if release == (namespace, name) => live.is_kept().then_some(Fate::Kept),
+        Some(_) | None => Some(Fate::NotOurs),
+    };
+    remove_listed(ctx, Right::Claim(fence), namespace, gone, &judge).await
+}
+
+/// Deletes strays after a takeover: objects with the unit's hash label that an older claim of the same uid stamped, and
+/// that the new revision does not have. A create of a frozen replica can land late, and nothing else would find it.
+pub async fn strays(
+    ctx: &Downstream,
+    fence: &Fence,
+    kinds: &[Arc<Kind>],
+    hash: &str,
+    keep: &HashSet<Identity>,
+) -> Result<Vec<Removed>, RemovalError> {
+    let ours = &fence.stamp;
+    let is_stray =
+        |live: &LiveMeta| live.stamp().is_some_and(|stamp| stamp.uid == ours.uid && stamp.epoch < ours.epoch);
+    sweep(ctx, Right::Claim(fence), kinds, hash, keep, &is_stray).await
+}
+
+/// Deletes strays after a removal: objects with the unit's hash label and a stamp of the removed uid. To be done once
+/// when the release is removed, and once more when a frozen replica's last request must have ended.
+pub async fn orphans(
+    ctx: &Downstream,
+    kinds: &[Arc<Kind>],
+    hash: &str,
+    uid: &Uid,
+    cancelled: &tokio_util::sync::CancellationToken,
+) -> Result<Vec<Removed>, RemovalError> {
+    let is_stray = |live: &LiveMeta| live.stamp().is_some_and(|stamp| stamp.uid == *uid);
+    sweep(ctx, Right::Guard(cancelled), kinds, hash, &HashSet::new(), &is_stray).await
+}
+
+/// One LIST a kind; each stray is read again before it is deleted.
+async fn sweep(
+    ctx: &Downstream,
+    right: Right<'_>,
+    kinds: &[Arc<Kind>],
+    hash: &str,
+    keep: &HashSet<Identity>,
+    is_stray: &(dyn Fn(&LiveMeta) -> bool + Sync),
+) -> Result<Vec<Removed>, RemovalError> {
+    let judge: Judge<'_> = &|live: &LiveMeta| match (is_stray(live), live.is_kept()) {
+        (false, _) => Some(Fate::NotOurs),
+        (true, true) => Some(Fate::Kept),
+        (true, false) => None,
+    };
+    let mut removed = Vec::new();
+    for kind in kinds {
+        let mut path = kind.collection("");
+        path.push_str("?labelSelector=");
+        push_segment(&mut path, keys::HASH_LABEL);
+        path.push_str("%3D");
+        push_segment(&mut path, hash);
+        let found = match ctx.server.metadata_list(&path).await {
+            Ok(found) => found,
+            // The kind went away, and its objects with it.
+            Err(error) if error.is_not_found() => continue,
+            Err(source) => return Err(RemovalError::Refused { object: kind.to_string(), source }),
+        };
+        for live in found.iter().filter(|live| judge(live).is_none()) {
+            let object = Identity {
+                group: kind.resource.group.clone(),
+                kind: kind.resource.kind.clone(),
+                namespace: live.namespace.clone(),
+                name: live.name.clone(),
+            };
+            if keep.contains(&object) {
+                continue;
+            }
+            let place = Place { kind, namespace: &live.namespace, name: &live.name };
+            let fate = remove_one(ctx, right, &place, judge).await?;
+            removed.push(Removed { object, fate });
+        }
+    }
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::downstream::{
+        fence::{Fenced, tests::fence},
+        testing::{Exchange, context, scripted},
+    };
+
+    const PATH: &str = "/api/v1/namespaces/ns/configmaps/c";
+
+    fn object(kind: &str, name: &str) -> Object {
+        let (api_version, namespace) = ("v1".to_owned(), String::new());
+        let value = json!({"metadata": {"name": name}});
+        Object { api_version, kind: kind.into(), namespace, name: name.into(), value }
+    }
+
+    fn live(stamp: &str) -> Value {
+        json!({"metadata": {"name": "c", "namespace": "ns", "uid": "x", "resourceVersion": "7", "annotations":
+            {keys::RELEASE_NAME: "app", keys::RELEASE_NAMESPACE: "ns", keys::EPOCH_ANNOTATION: stamp}}})
+    }
+
+    fn deletes(path: &str) -> Exchange {
+        Exchange::delete(path).expecting(|sent| {
+            assert_eq!(sent["preconditions"], json!({"uid": "x", "resourceVersion": "7"}));
+        })
+    }
+
+    async fn pruned(
+        exchanges: Vec<Exchange>,
+        old: &[Object],
+        new: &[Object],
+    ) -> Result<Vec<Fate>, RemovalError> {
+        let (server, script) = scripted(exchanges);
+        let ctx = context(server);
+        let keep = Identity::of_all(new, &ctx.kinds, "ns");
+        let removed = prune(&ctx, &fence("u/20"), ("ns", "app"), old, &keep).await;
+        script.finished().await;
+        Ok(removed?.into_iter().map(|one| one.fate).collect())
+    }
+
+    #[tokio::test]
+    async fn what_the_bundle_no_longer_has_goes_and_the_rest_is_not_even_read() {
+        let old = [object("ConfigMap", "c"), object("Secret", "s")];
+        let script = vec![Exchange::get(PATH).answers(live("u/10")), deletes(PATH)];
+        assert_eq!(pruned(script, &old, &old[1..]).await.unwrap(), [Fate::Deleted]);
+    }
+
+    #[tokio::test]
+    async fn a_change_of_the_api_version_prunes_nothing() {
+        let mut old = object("Deployment", "web");
+        old.api_version = "apps/v1beta1".into();
+        let new = Object { api_version: "apps/v1".into(), ..old.clone() };
+        assert_eq!(pruned(vec![], &[old], &[new]).await.unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn objects_go_in_reverse_install_order() {
+        let old = [object("Namespace", "n"), object("ConfigMap", "c"), object("Secret", "s")];
+        let paths = [PATH, "/api/v1/namespaces/ns/secrets/s", "/api/v1/namespaces/n"];
+        let script =
+            paths.into_iter().flat_map(|path| [Exchange::get(path).answers(live("u/10")), deletes(path)]);
+        assert_eq!(pruned(script.collect(), &old, &[]).await.unwrap(), [Fate::Deleted; 3]);
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_gone_or_anothers_is_left() {
+        let old = [object("ConfigMap", "c")];
+        let with = |edit: fn(&mut Value)| {
+            let mut found = live("u/10");
+            edit(&mut found["metadata"]["annotations"]);
+            found
+        };
+        for (answer, fate) in [
+            (Exchange::get(PATH).is_missing(), Fate::Missing),
+            (Exchange::get(PATH).answers(with(|a| a[keys::RESOURCE_POLICY] = json!("keep"))), Fate::Kept),
+            (Exchange::get(PATH).answers(with(|a| a[keys::RELEASE_NAME] = json!("other"))), Fate::NotOurs),
+            (Exchange::get(PATH).answers(with(|a| *a = json!({}))), Fate::NotOurs),
+        ] {
+            assert_eq!(pruned(vec![answer], &old, &[]).await.unwrap(), [fate]);
+        }
+        let mut kept = object("ConfigMap", "c");
+        kept.value["metadata"]["annotations"] = json!({keys::RESOURCE_POLICY: "keep"});
+        assert_eq!(pruned(vec![], &[kept], &[]).await.unwrap(), [Fate::Kept]);
+    }
+
+    #[tokio::test]
+    async fn a_stale_holder_prunes_nothing_that_newer_work_stamped() {
+        let script = vec![
+            Exchange::get(PATH).answers(live("u/10")),
+            deletes(PATH).conflicts(),
+            Exchange::get(PATH).answers(live("u/100")),
+        ];
+        let error = pruned(script, &[object("ConfigMap", "c")], &[]).await.unwrap_err();
+        assert!(matches!(error.fenced(), Some(Fenced::Newer { .. })), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_create_that_landed_late_is_found_by_its_label_and_older_stamp() {
+        let list = json!({"items": [live("u/10"), live("u/20"), live("other/1")]});
+        let (server, script) = scripted(vec![
+            Exchange::get("/api/v1/configmaps?labelSelector=objectset.rio.cattle.io%2Fhash%3Dh")
+                .answers(list),
+            Exchange::get(PATH).answers(live("u/10")),
+            deletes(PATH),
+        ]);
+        let ctx = context(server);
+        let kinds = [ctx.kinds.known("v1", "ConfigMap").unwrap()];
+        let removed = strays(&ctx, &fence("u/20"), &kinds, "h", &HashSet::new()).await.unwrap();
+        assert_eq!(removed.len(), 1);
+        script.finished().await;
+    }
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The gate: the release record written before the first object and closed after the last.
+//!
+//! Whoever creates revision N+1 has the right to apply it. A first deployment costs one POST here and one PUT at the
+//! end; an upgrade one PUT more for the revision it supersedes and one DELETE for the history.
+
+use serde_json::Value;
+use tracing::{info, warn};
+
+use super::{
+    ReleaseError,
+    codec::{Info, Release, Status},
+    state::{Operation, Owner, operation, owner, unaccounted},
+    store::{Record, Store},
+};
+use crate::downstream::fence::{Fence, Fenced};
+
+/// Revisions kept when the bundle does not say: Fleet's default.
+const DEFAULT_HISTORY: usize = 2;
+/// How often a leftover record that changes under our hands is looked at again (L5).
+const LEFTOVER_ROUNDS: usize = 3;
+
+/// What is to be deployed, and what there is.
+pub struct GateInput<'a> {
+    /// Release namespace.
+    pub namespace: &'a str,
+    /// Release name.
+    pub name: &'a str,
+    /// The bundle: the BundleDeployment's name.
+    pub bundle: &'a str,
+    /// The chart's part of the record.
+    pub chart: Value,
+    /// The objects, as Helm's manifest text.
+    pub manifest: String,
+    /// The values given by the user.
+    pub values: Option<Value>,
+    /// The history, just read.
+    pub history: Vec<Record>,
+    /// Create the release namespace when it is missing.
+    pub create_namespace: bool,
+    /// A foreign pending record was seen unchanged for the claim timeout: fail it.
+    pub fail_foreign: bool,
+    /// The replica that removes the release is dead: deploy over its removal.
+    pub over_removal: bool,
+    /// Revisions to keep; 0 means Fleet's default.
+    pub max_history: usize,
+}
+
+/// An open gate: revision N+1 is pending and ours.
+pub struct Gate {
+    store: Store,
+    fence: Fence,
+    record: Record,
+    history: Vec<Record>,
+    operation: Option<Operation>,
+    max_history: usize,
+}
+
+impl Gate {
+    /// Opens the gate: fails what earlier attempts left pending, then creates the next revision.
+    pub async fn open(store: &Store, fence: &Fence, input: GateInput<'_>) -> Result<Self, ReleaseError> {
+        let GateInput { namespace, name, bundle, chart, manifest, values, mut history, .. } = input;
+        match owner(&history) {
+            Owner::Bundle(other) if other != bundle => {
+                return Err(ReleaseError::OtherBundle {
+                    release: format!("{namespace}/{name}"),
+                    other: other.to_owned(),
+                    bundle: bundle.to_owned(),
+                });
+            }
+            Owner::Unreadable if !history.is_empty() => {
+                let record = history.last().map(|record| record.name().to_owned()).unwrap_or_default();
+                return Err(ReleaseError::Unreadable { record });
+            }
+            Owner::Bundle(_) | Owner::Nobody | Owner::Unreadable => {}
+        }
+        // Objects that no readable record lists could never be pruned.
+        if let Some(lost) = unaccounted(&history).iter().find(|record| record.release.is_err()) {
+            return Err(ReleaseError::Unreadable { record: lost.name().to_owned() });
+        }
+        if let Some(removal) = history.last().filter(|record| record.status == Status::Uninstalling)
+            && !input.over_removal
+        {
+            return Err(ReleaseError::Uninstalling {
+                record: removal.name().to_owned(),
+                guard: removal.guard(),
+            });
+        }
+        let newest_stamp = newest_stamp(&history, fence)?;
+        fail_leftovers(store, fence, &mut history, input.fail_foreign).await?;
+
+        let operation = operation(&history);
+        let revision = history.last().map_or(0, |record| record.revision) + 1;
+        let previous = unaccounted(&history).first().and_then(|record| record.release.as_ref().ok());
+        let now = store.now();
+        let (status, description, first_deployed) = match operation {
+            Operation::Install => (Status::PendingInstall, "Initial install underway", now.clone()),
+            Operation::Upgrade => {
+                let first = previous.map(|previous| previous.info.first_deployed.clone());
+                (Status::PendingUpgrade, "Preparing upgrade", first.unwrap_or_else(|| now.clone()))
+            }
+        };
+        let release = Release {
+            name: name.to_owned(),
+            info: Info {
+                first_deployed,
+                last_deployed: now,
+                description: description.to_owned(),
+                status,
+                ..Info::default()
+            },
+            chart,
+            config: values,
+            manifest,
+            version: revision,
+            namespace: namespace.to_owned(),
+            apply_method: "ssa".to_owned(),
+            ..Release::default()
+        };
+        let labels = history.last().map(Record::custom_labels).unwrap_or_default();
+        let proof = if newest_stamp { fence.compared().await } else { fence.uncompared().await };
+        proof.map_err(ReleaseError::Fenced)?;
+        let record = match store.create(release.clone(), labels.clone(), &fence.stamp).await {
+            Err(ReleaseError::NoNamespace { .. }) if input.create_namespace => {
+                store.create_namespace(namespace).await?;
+                fence.uncompared().await.map_err(ReleaseError::Fenced)?;
+                store.create(release, labels, &fence.stamp).await?
+            }
+            other => other?,
+        };
+        info!(release = %format_args!("{namespace}/{name}"), revision, epoch = %fence.stamp.epoch, "release opened");
+        let max_history = if input.max_history == 0 { DEFAULT_HISTORY } else { input.max_history };
+        let (store, fence) = (store.clone(), fence.clone());
+        Ok(Self { store, fence, record, history, operation: Some(operation), max_history })
+    }
+
+    /// Adopts a deployed revision that is already what is wanted: stamps its record, makes no new one. The objects
+    /// are then stamped by applying them; no content changes.
+    pub async fn adopt(
+        store: &Store,
+        fence: &Fence,
+        bundle: &str,
+        mut history: Vec<Record>,
+    ) -> Result<Self, ReleaseError> {
+        let release = || history.last().map(|record| record.name().to_owned()).unwrap_or_default();
+        if let Owner::Bundle(other) = owner(&history)
+            && other != bundle
+        {
+            let (other, bundle) = (other.to_owned(), bundle.to_owned());
+            return Err(ReleaseError::OtherBundle { release: release(), other, bundle });
+        }
+        newest_stamp(&history, fence)?;
+        let Some(mut record) = history.pop().filter(|record| record.status == Status::Deployed) else {
+            return Err(ReleaseError::Raced { record: bundle.to_owned() });
+        };
+        fence
+            .before(record.stamp().as_ref(), || record.name().to_owned())
+            .await
+            .map_err(ReleaseError::Fenced)?;
+        store.update(&mut record, Some(&fence.stamp), None).await?;
+        let (store, fence) = (store.clone(), fence.clone());
+        Ok(Self { store, fence, record, history, operation: None, max_history: usize::MAX })
+    }
+
+    /// The revision that is open.
+    pub fn revision(&self) -> u32 {
+        self.record.revision
+    }
+
+    /// Install or upgrade; `None` when a deployed revision was adopted.
+    pub fn operation(&self) -> Option<Operation> {
+        self.operation
+    }
+
+    /// The records whose objects may be live: what prune compares with the new manifest.
+    pub fn before(&self) -> &[Record] {
+        unaccounted(&self.history)
+    }
+
+    /// Closes the gate: everything is applied and pruned.
+    ///
+    /// The new revision is deployed *before* the old one is superseded, so that a crash in between leaves two deployed
+    /// ones, of which the newer counts, and never none. What fails after that is tidied up by the next deployment.
+    pub async fn deployed(mut self, notes: Option<&str>) -> Result<u32, ReleaseError> {
+        if let Some(operation) = self.operation {
+            self.fence.compared().await.map_err(ReleaseError::Fenced)?;
+            if let Ok(release) = &mut self.record.release {
+                release.info.status = Status::Deployed;
+                release.info.description = match operation {
+                    Operation::Install => "Install complete".to_owned(),
+                    Operation::Upgrade => "Upgrade complete".to_owned(),
+                };
+                release.info.notes = notes.unwrap_or_default().to_owned();
+            }
+            self.store.update(&mut self.record, None, None).await?;
+        }
+        let revision = self.record.revision;
+        // Prune has run over all of these: nothing in them is unaccounted for any more.
+        let surplus = (self.history.len() + 1).saturating_sub(self.max_history).min(self.history.len());
+        for (index, old) in self.history.iter_mut().enumerate() {
+            let tidied = if index < surplus {
+                self.store.delete(old).await
+            } else if old.status == Status::Deployed
+                && let Ok(release) = &mut old.release
+            {
+                release.info.status = Status::Superseded;
+                self.store.update(old, None, None).await
+            } else {
+                Ok(())
+            };
+            if let Err(error) = tidied {
+                warn!(release = old.name(), cause = %chain(&error), "history not tidied up; the next deployment will");
+            }
+        }
+        Ok(revision)
+    }
+
+    /// Closes the gate: the attempt failed, for this reason.
+    ///
+    /// No proof of the claim is asked for: the record is ours, and its resourceVersion says whether a newer claim has
+    /// failed it already. So an abandoned attempt can always be closed. Of the failed attempts before it, those with
+    /// the very same objects leave history when there are too many: this record accounts for them.
+    pub async fn failed(mut self, reason: &str) -> Result<(), ReleaseError> {
+        let Some(operation) = self.operation else { return Ok(()) };
+        let Ok(release) = &mut self.record.release else { return Ok(()) };
+        release.info.status = Status::Failed;
+        release.info.description = match operation {
+            Operation::Install => format!("Release \"{}\" failed: {reason}", release.name),
+            Operation::Upgrade => format!("Upgrade \"{}\" failed: {reason}", release.name),
+        };
+        self.store.update(&mut self.record, None, None).await?;
+        let manifest =
+            self.record.release.as_ref().map(|release| release.manifest.as_str()).unwrap_or_default();
+        let surplus = (self.history.len() + 1).saturating_sub(self.max_history);
+        let repeated = self.history.iter().filter(|old| {
+            old.status == Status::Failed
+                && old.release.as_ref().is_ok_and(|release| release.manifest == manifest)
+        });
+        for old in repeated.take(surplus) {
+            if let Err(error) = self.store.delete(old).await {
+                warn!(release = old.name(), cause = %chain(&error), "history not tidied up; the next deployment will");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether any record carries our uid; refuses when one was written under a newer claim (S1).
+fn newest_stamp(history: &[Record], fence: &Fence) -> Result<bool, ReleaseError> {
+    let mut ours = false;
+    for record in history {
+        let Some(stamped) = record.stamp().filter(|stamp| stamp.uid == fence.stamp.uid) else { continue };
+        if stamped.epoch > fence.stamp.epoch {
+            let object = record.name().to_owned();
+            return Err(ReleaseError::Fenced(Fenced::Newer { object, stamped }));
+        }
+        ours = true;
+    }
+    Ok(ours)
+}
+
+/// Fails every pending record, each with the resourceVersion that was read. Only the claim says that its writer is
+/// dead; for a foreign one, the caller's patience does.
+async fn fail_leftovers(
+    store: &Store,
+    fence: &Fence,
+    history: &mut [Record],
+    fail_foreign: bool,
+) -> Result<(), ReleaseError> {
+    for record in history.iter_mut() {
+        let mut rounds = 0;
+        while record.status.is_pending() {
+            let stamp = record.stamp();
+            if stamp.is_none() && !fail_foreign {
+                return Err(ReleaseError::ForeignRun {
+                    record: record.name().to_owned(),
+                    status: record.status.clone(),
+                    resource_version: record.resource_version().to_owned(),
+                });
+            }
+            let proof = fence.before(stamp.as_ref(), || record.name().to_owned()).await;
+            proof.map_err(ReleaseError::Fenced)?;
+            if let Ok(release) = &mut record.release {
+                release.info.status = Status::Failed;
+                release.info.description = match &stamp {
+                    Some(_) => "Interrupted: its claim was taken over".to_owned(),
+                    None => "Interrupted: found pending and unchanged".to_owned(),
+                };
+            }
+            match store.update(record, Some(&fence.stamp), None).await {
+                Ok(()) => {
+                    info!(release = record.name(), revision = record.revision, "leftover revision failed");
+                }
+                // The old holder may just have closed it: then it counts as it stands now.
+                Err(ReleaseError::Raced { record: name }) => {
+                    rounds += 1;
+                    match store.reread(record).await? {
+                        Some(fresh) if rounds < LEFTOVER_ROUNDS => *record = fresh,
+                        Some(_) | None => return Err(ReleaseError::Raced { record: name }),
+                    }
+                    newest_stamp(std::slice::from_ref(record), fence)?;
+                }
+                Err(other) => return Err(other),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "gate_tests.rs"]
+mod tests;

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+use serde_json::json;
+
+use super::{super::fixtures::*, *};
+use crate::{
+    api::keys,
+    downstream::{
+        fence::tests::{fence, proof, with},
+        testing::{Exchange, scripted},
+    },
+};
+
+const SECRETS: &str = "/api/v1/namespaces/ns/secrets";
+
+fn input(history: Vec<Record>) -> GateInput<'static> {
+    GateInput {
+        namespace: "ns",
+        name: "app",
+        bundle: "b",
+        chart: json!({"metadata": {"name": "b", "annotations": {keys::BUNDLE_ID: "b"}}}),
+        manifest: "new".into(),
+        values: None,
+        history,
+        create_namespace: true,
+        fail_foreign: false,
+        over_removal: false,
+        max_history: 0,
+    }
+}
+
+fn creates(revision: u32, status: &'static str) -> Exchange {
+    Exchange::post(SECRETS)
+        .expecting(move |sent| {
+            assert_eq!(sent["metadata"]["name"], secret(revision));
+            assert_eq!(sent["metadata"]["annotations"][keys::EPOCH_ANNOTATION], "u/20");
+            assert_eq!(sent["metadata"]["labels"]["status"], status);
+            assert_eq!(sent["metadata"]["labels"]["createdAt"], "1787400000");
+            assert_eq!(sent["type"], "helm.sh/release.v1");
+            let release = sent_release(sent);
+            assert_eq!((release.version, release.info.status.as_str()), (revision, status));
+            assert_eq!(release.apply_method, "ssa");
+        })
+        .stores(&format!("uid-{}", secret(revision)), "500")
+}
+
+fn writes(revision: u32, version: &'static str, status: &'static str) -> Exchange {
+    Exchange::put(&secret_path(revision))
+        .expecting(move |sent| {
+            assert_eq!(sent["metadata"]["resourceVersion"], version);
+            assert_eq!(sent["metadata"]["uid"], format!("uid-{}", secret(revision)));
+            assert_eq!(sent["metadata"]["labels"]["status"], status);
+            assert!(sent["metadata"]["labels"].get("createdAt").is_none());
+            assert_eq!(sent["metadata"]["labels"]["modifiedAt"], "1787400000");
+            assert_eq!(sent_release(sent).info.status.as_str(), status);
+        })
+        .stores(&format!("uid-{}", secret(revision)), "600")
+}
+
+#[tokio::test]
+async fn a_first_deployment_costs_one_post_and_one_put() {
+    let (server, script) = scripted(vec![
+        Exchange::get("/api/v1/namespaces/ns/secrets?labelSelector=name%3Dapp%2Cowner%3Dhelm")
+            .answers(json!({"kind": "SecretList", "items": []})),
+        creates(1, "pending-install"),
+        writes(1, "500", "deployed"),
+    ]);
+    let store = store(server);
+    let history = store.history("ns", "app").await.unwrap();
+    let gate = Gate::open(&store, &fence("u/20"), input(history)).await.unwrap();
+    assert_eq!((gate.revision(), gate.operation()), (1, Some(Operation::Install)));
+    assert_eq!(gate.deployed(None).await.unwrap(), 1);
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn an_upgrade_supersedes_the_old_revision_and_drops_the_oldest() {
+    let (server, script) = scripted(vec![
+        creates(3, "pending-upgrade"),
+        writes(3, "500", "deployed"),
+        Exchange::delete(&secret_path(1)).expecting(|sent| {
+            assert_eq!(
+                sent["preconditions"],
+                json!({"uid": "uid-sh.helm.release.v1.app.v1", "resourceVersion": "101"})
+            );
+        }),
+        writes(2, "102", "superseded"),
+    ]);
+    let gate = Gate::open(&store(server), &fence("u/20"), input(history(&["superseded", "deployed"])))
+        .await
+        .unwrap();
+    assert_eq!(gate.before().len(), 1);
+    assert_eq!(gate.deployed(None).await.unwrap(), 3);
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn taking_over_an_interrupted_first_install_fails_it_and_stays_an_install() {
+    let leftover = record(1, "pending-install").stamped("u/10").stored();
+    let (server, script) = scripted(vec![writes(1, "101", "failed"), creates(2, "pending-install")]);
+    let gate = Gate::open(&store(server), &fence("u/20"), input(vec![leftover])).await.unwrap();
+    assert_eq!((gate.revision(), gate.operation()), (2, Some(Operation::Install)));
+    assert_eq!(gate.before().len(), 1, "what the interrupted attempt applied must be pruned");
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn a_leftover_that_its_holder_just_closed_counts_as_it_stands() {
+    let leftover = record(1, "pending-install").stamped("u/10").stored();
+    let closed = record(1, "deployed").stamped("u/10").at("150").secret();
+    let (server, script) = scripted(vec![
+        Exchange::put(&secret_path(1)).conflicts(),
+        Exchange::get(&secret_path(1)).answers(closed),
+        creates(2, "pending-upgrade"),
+    ]);
+    let gate = Gate::open(&store(server), &fence("u/20"), input(vec![leftover])).await.unwrap();
+    assert_eq!(gate.operation(), Some(Operation::Upgrade));
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn a_stale_holder_opens_no_gate_over_newer_work() {
+    let (server, script) = scripted(vec![]);
+    let newer = record(1, "pending-install").stamped("u/100").stored();
+    let error = Gate::open(&store(server), &fence("u/20"), input(vec![newer])).await.err().unwrap();
+    assert!(matches!(error.fenced(), Some(Fenced::Newer { .. })), "{error}");
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn a_foreign_run_is_waited_for_and_failed_only_when_told() {
+    let (server, script) = scripted(vec![writes(2, "102", "failed"), creates(3, "pending-upgrade")]);
+    let store = store(server);
+    let seen = || vec![record(1, "deployed").stored(), record(2, "pending-upgrade").stored()];
+    let error = Gate::open(&store, &fence("u/20"), input(seen())).await.err().unwrap();
+    assert!(
+        matches!(&error, ReleaseError::ForeignRun { resource_version, .. } if resource_version == "102"),
+        "{error}"
+    );
+    assert!(!error.is_permanent());
+    let told = GateInput { fail_foreign: true, ..input(seen()) };
+    assert_eq!(Gate::open(&store, &fence("u/20"), told).await.unwrap().revision(), 3);
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn another_bundles_release_is_never_taken() {
+    let (server, script) = scripted(vec![]);
+    let theirs = vec![record(1, "deployed").of("other").stored()];
+    let error = Gate::open(&store(server), &fence("u/20"), input(theirs)).await.err().unwrap();
+    assert_eq!(error.to_string(), "release ns/app belongs to bundle other, not to b");
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn a_removal_in_progress_is_waited_for() {
+    let (server, script) = scripted(vec![creates(2, "pending-upgrade")]);
+    let store = store(server);
+    let seen = || vec![record(1, "uninstalling").guarded("s/n").stored()];
+    let error = Gate::open(&store, &fence("u/20"), input(seen())).await.err().unwrap();
+    assert!(matches!(error, ReleaseError::Uninstalling { guard: Some(_), .. }), "{error}");
+    let told = GateInput { over_removal: true, ..input(seen()) };
+    assert!(Gate::open(&store, &fence("u/20"), told).await.is_ok());
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn the_namespace_is_made_only_when_it_is_missing() {
+    let missing = || Exchange::post(SECRETS).refuses(404, "NotFound", "namespaces \"ns\" not found");
+    let (server, script) = scripted(vec![
+        missing(),
+        Exchange::patch("/api/v1/namespaces/ns?fieldManager=fleetagent&force=true")
+            .expecting(|sent| {
+                assert_eq!(sent["metadata"]["labels"], json!({"name": "ns"}));
+                assert_eq!(sent["metadata"]["resourceVersion"], "1");
+            })
+            .conflicts(),
+        creates(1, "pending-install"),
+        missing(),
+    ]);
+    let store = store(server);
+    assert!(Gate::open(&store, &fence("u/20"), input(vec![])).await.is_ok());
+    let forbidden = GateInput { create_namespace: false, ..input(vec![]) };
+    let error = Gate::open(&store, &fence("u/20"), forbidden).await.err().unwrap();
+    assert_eq!(chain(&error), "create: failed to create: namespaces \"ns\" not found");
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn a_revision_that_exists_by_now_is_a_lost_race() {
+    let (server, script) =
+        scripted(vec![Exchange::post(SECRETS).refuses(409, "AlreadyExists", "secrets exists")]);
+    let error = Gate::open(&store(server), &fence("u/20"), input(vec![])).await.err().unwrap();
+    assert!(matches!(error, ReleaseError::Raced { .. }));
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn a_lost_claim_opens_no_gate() {
+    let (server, script) = scripted(vec![]);
+    let fence = with("u/20", proof(false, true, false));
+    let error = Gate::open(&store(server), &fence, input(vec![])).await.err().unwrap();
+    assert!(matches!(error.fenced(), Some(Fenced::ClaimLost)));
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn a_failed_attempt_drops_only_earlier_ones_with_the_same_objects() {
+    let seen = vec![
+        record(1, "deployed").manifest("old").stored(),
+        record(2, "failed").manifest("between").stored(),
+        record(3, "failed").manifest("new").stored(),
+    ];
+    let (server, script) = scripted(vec![
+        creates(4, "pending-upgrade"),
+        Exchange::put(&secret_path(4))
+            .expecting(|sent| {
+                assert_eq!(sent_release(sent).info.description, "Upgrade \"app\" failed: no room");
+                assert_eq!(sent["metadata"]["labels"]["status"], "failed");
+            })
+            .stores("uid-sh.helm.release.v1.app.v4", "600"),
+        Exchange::delete(&secret_path(3)),
+    ]);
+    let gate = Gate::open(&store(server), &fence("u/20"), input(seen)).await.unwrap();
+    assert_eq!(gate.before().len(), 3, "the last deployed revision and every later attempt");
+    gate.failed("no room").await.unwrap();
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn an_adopted_release_is_stamped_and_makes_no_revision() {
+    let (server, script) = scripted(vec![
+        Exchange::put(&secret_path(2))
+            .expecting(|sent| {
+                assert_eq!(sent["metadata"]["annotations"][keys::EPOCH_ANNOTATION], "u/20");
+                assert_eq!(sent["metadata"]["resourceVersion"], "102");
+                assert_eq!(sent["metadata"]["labels"]["status"], "deployed");
+            })
+            .stores("uid-sh.helm.release.v1.app.v2", "600"),
+        writes(1, "101", "superseded"),
+    ]);
+    let gate =
+        Gate::adopt(&store(server), &fence("u/20"), "b", history(&["deployed", "deployed"])).await.unwrap();
+    assert_eq!((gate.revision(), gate.operation()), (2, None));
+    gate.deployed(None).await.unwrap();
+    script.finished().await;
+}

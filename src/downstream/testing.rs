@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A scripted API server: exact requests, in order. Each exchange says which request must come next and what is
+//! answered; the script fails the test on another request, on an extra one and on a missing one.
+
+use std::time::Duration;
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::{Downstream, kinds::KindCache, release::Store, server::Server};
+
+type Check = Box<dyn Fn(&Value) + Send>;
+
+/// One expected request and its answer.
+pub(crate) struct Exchange {
+    method: Method,
+    path: String,
+    status: u16,
+    answer: Value,
+    check: Option<Check>,
+}
+
+impl Exchange {
+    fn new(method: Method, path: &str) -> Self {
+        Self { method, path: path.to_owned(), status: 200, answer: json!({}), check: None }
+    }
+
+    /// Expects a GET. A path with a query is compared whole, one without only as far as the query.
+    pub(crate) fn get(path: &str) -> Self {
+        Self::new(Method::GET, path)
+    }
+    pub(crate) fn post(path: &str) -> Self {
+        let mut exchange = Self::new(Method::POST, path);
+        exchange.status = 201;
+        exchange
+    }
+    pub(crate) fn put(path: &str) -> Self {
+        Self::new(Method::PUT, path)
+    }
+    pub(crate) fn patch(path: &str) -> Self {
+        Self::new(Method::PATCH, path)
+    }
+    pub(crate) fn delete(path: &str) -> Self {
+        Self::new(Method::DELETE, path)
+    }
+
+    /// Looks at the request's JSON body.
+    pub(crate) fn expecting(mut self, check: impl Fn(&Value) + Send + 'static) -> Self {
+        self.check = Some(Box::new(check));
+        self
+    }
+
+    /// Answers with this object.
+    pub(crate) fn answers(mut self, answer: Value) -> Self {
+        self.answer = answer;
+        self
+    }
+
+    /// Answers with the request's own body, under this uid and resourceVersion.
+    pub(crate) fn stores(mut self, uid: &str, version: &str) -> Self {
+        self.answer = json!({"$stored": {"uid": uid, "resourceVersion": version}});
+        self
+    }
+
+    /// Answers with a `Status` of this code, reason and message.
+    pub(crate) fn refuses(mut self, code: u16, reason: &str, message: &str) -> Self {
+        self.status = code;
+        self.answer = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+            "reason": reason, "message": message});
+        self
+    }
+
+    /// 409 because the object changed since it was read, or exists.
+    pub(crate) fn conflicts(self) -> Self {
+        self.refuses(
+            409,
+            "Conflict",
+            "the object has been modified; please apply your changes to the latest version",
+        )
+    }
+
+    /// 404 for the object.
+    pub(crate) fn is_missing(self) -> Self {
+        self.refuses(404, "NotFound", "not found")
+    }
+}
+
+/// The running script.
+pub(crate) struct Script {
+    task: JoinHandle<()>,
+}
+
+impl Script {
+    /// Passes when every exchange took place and no other. Drop the client's users before, or leave them: an extra
+    /// request was answered with 500 and is reported here.
+    pub(crate) async fn finished(self) {
+        let limit = Duration::from_secs(5);
+        tokio::time::timeout(limit, self.task)
+            .await
+            .expect("an exchange did not take place")
+            .expect("script");
+    }
+}
+
+/// A server that plays these exchanges.
+pub(crate) fn scripted(exchanges: Vec<Exchange>) -> (Server, Script) {
+    let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+    let task = tokio::spawn(async move {
+        for (number, exchange) in exchanges.into_iter().enumerate() {
+            let (request, send) = handle.next_request().await.unwrap_or_else(|| {
+                panic!("exchange {number} did not take place: {} {}", exchange.method, exchange.path)
+            });
+            let (parts, body) = request.into_parts();
+            let uri = parts.uri.path_and_query().expect("every request has a path").as_str();
+            let seen = if exchange.path.contains('?') { uri } else { parts.uri.path() };
+            assert_eq!(
+                (&parts.method, seen),
+                (&exchange.method, exchange.path.as_str()),
+                "exchange {number}"
+            );
+            let bytes = body.collect().await.expect("a body in memory").to_bytes();
+            let sent: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+            if let Some(check) = exchange.check {
+                check(&sent);
+            }
+            let answer = match exchange.answer.get("$stored") {
+                Some(stored) => {
+                    let mut object = sent;
+                    for (key, value) in stored.as_object().expect("an object") {
+                        object["metadata"][key] = value.clone();
+                    }
+                    object
+                }
+                None => exchange.answer,
+            };
+            let body = Body::from(serde_json::to_vec(&answer).expect("JSON"));
+            send.send_response(Response::builder().status(exchange.status).body(body).expect("an answer"));
+        }
+        // Whatever still comes would be an extra request; the mock answers it with an error when dropped.
+        let extra = tokio::time::timeout(Duration::from_millis(1), handle.next_request()).await;
+        if let Ok(Some((request, _))) = extra {
+            panic!("an extra request: {} {}", request.method(), request.uri());
+        }
+    });
+    (Server::new(Client::new(service, "default"), Duration::from_secs(2)), Script { task })
+}
+
+/// The two requests of aggregated discovery, with the usual kinds and these: (group, version, plural, kind, scope).
+pub(crate) fn discovery(more: &[(&str, &str, &str, &str, &str)]) -> Vec<Exchange> {
+    let resource = |plural: &str, group: &str, version: &str, kind: &str, scope: &str| {
+        json!({"resource": plural, "scope": scope, "verbs": ["get", "list", "patch", "watch"],
+            "responseKind": {"group": group, "version": version, "kind": kind}})
+    };
+    let core = ["ConfigMap", "Secret", "Service", "ServiceAccount"]
+        .map(|kind| resource(&format!("{}s", kind.to_lowercase()), "", "v1", kind, "Namespaced"));
+    let mut core = core.to_vec();
+    core.push(resource("namespaces", "", "v1", "Namespace", "Cluster"));
+    let group = |name: &str, version: &str, resources: Vec<Value>| {
+        json!({"metadata": {"name": name}, "versions": [{"version": version, "resources": resources,
+            "freshness": "Current"}]})
+    };
+    let crd = "apiextensions.k8s.io";
+    let mut groups = vec![
+        group("apps", "v1", vec![resource("deployments", "apps", "v1", "Deployment", "Namespaced")]),
+        group(
+            crd,
+            "v1",
+            vec![resource("customresourcedefinitions", crd, "v1", "CustomResourceDefinition", "Cluster")],
+        ),
+    ];
+    for (name, version, plural, kind, scope) in more {
+        groups.push(group(name, version, vec![resource(plural, name, version, kind, scope)]));
+    }
+    let list = |items: Vec<Value>| json!({"kind": "APIGroupDiscoveryList", "items": items});
+    vec![
+        Exchange::get("/api").answers(list(vec![group("", "v1", core)])),
+        Exchange::get("/apis").answers(list(groups)),
+    ]
+}
+
+/// A downstream cluster behind `server` whose usual kinds are known already.
+pub(crate) fn context(server: Server) -> Downstream {
+    let noon = chrono::DateTime::from_timestamp(1_787_400_000, 0).expect("a time");
+    let store = Store::new(server.clone(), std::sync::Arc::new(move || noon));
+    let kinds = KindCache::new(server.clone());
+    for (api_version, kind, plural, namespaced) in [
+        ("v1", "ConfigMap", "configmaps", true),
+        ("v1", "Secret", "secrets", true),
+        ("v1", "Namespace", "namespaces", false),
+        ("apps/v1", "Deployment", "deployments", true),
+        ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", false),
+    ] {
+        kinds.learn(api_version, kind, plural, namespaced);
+    }
+    Downstream { server, kinds, store }
+}
