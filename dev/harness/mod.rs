@@ -8,16 +8,22 @@
 #![allow(dead_code, unused_imports)]
 
 mod audit;
+pub mod bundles;
 mod control_plane;
 pub mod fleet;
+mod follow;
+pub mod judge;
 mod kubeconfig;
 mod pki;
 mod ports;
 mod process;
+pub mod records;
 pub mod replica;
 mod tools;
+pub mod units;
 mod until;
 mod workloads;
+pub mod world;
 
 pub use audit::AuditEntry;
 pub use control_plane::{ControlPlane, Options};
