@@ -326,14 +326,20 @@ impl Run {
         }
         let keep = Identity::of_all(&rendered.objects, &ctx.downstream.kinds, &self.namespace);
         let release = (self.namespace.as_str(), self.release.as_str());
-        prune::prune(&ctx.downstream, &self.fence, release, before, &keep)
+        let mut removed = prune::prune(&ctx.downstream, &self.fence, release, before, &keep)
             .await
             .map_err(AttemptError::Prune)?;
         if self.job.taken_over {
             let kinds = kinds_of(ctx, before.iter().chain(&rendered.objects));
-            prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep)
-                .await
-                .map_err(AttemptError::Prune)?;
+            let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep);
+            removed.extend(strays.await.map_err(AttemptError::Prune)?);
+        }
+        // What is gone for good must not show as extra until its event comes.
+        for removed in removed {
+            if let Some((api_version, uid)) = removed.gone {
+                let object = removed.object;
+                ctx.live.removed(&Key::new(&api_version, &object.kind, &object.namespace, &object.name), &uid);
+            }
         }
         Ok(())
     }

@@ -112,6 +112,7 @@ impl Replica {
         let mut changes = ctx.live.subscribe();
         loop {
             let timer = self.timers.peek().map(|Reverse((time, _))| ctx.clock.moment(*time));
+            let quiet = self.next_quiet().map(|time| ctx.clock.moment(time));
             tokio::select! {
                 biased;
                 Ok(()) = phase.changed() => {
@@ -127,6 +128,7 @@ impl Replica {
                 hashes = changes.next() => self.on_live_changes(hashes),
                 Some(event) = bundle_deployments.next() => self.on_event(event),
                 () = sleep_until(timer) => self.on_timer(),
+                () = sleep_until(quiet) => self.on_sessions_changed(),
             }
             self.serve_queue();
             if std::mem::take(&mut self.relist) {
@@ -300,12 +302,24 @@ impl Replica {
             }
         };
         if news {
-            let live = self.sessions.live(&self.ctx.session_id, healthy).count();
-            self.ctx.metrics.set_live_sessions(live);
-            debug!(live, "sessions changed");
-            // Who lives decides who takes over and who monitors.
-            self.feed_where(|unit| !unit.is_busy(), Input::Tick);
+            self.on_sessions_changed();
         }
+    }
+
+    /// When a session will be quiet that lives now. Silence makes no event, but it moves duties.
+    fn next_quiet(&self) -> Option<Time> {
+        let now = self.ctx.clock.now();
+        let healthy = self.healthy.at(now);
+        self.sessions.next_quiet(healthy).map(|quiet| now + quiet.saturating_sub(healthy))
+    }
+
+    /// Who lives decides who takes over and who monitors.
+    fn on_sessions_changed(&mut self) {
+        let healthy = self.healthy.at(self.ctx.clock.now());
+        let live = self.sessions.live(&self.ctx.session_id, healthy).count();
+        self.ctx.metrics.set_live_sessions(live);
+        debug!(live, "sessions changed");
+        self.feed_where(|unit| !unit.is_busy(), Input::Tick);
     }
 
     fn feed_where(&mut self, which: impl Fn(&Unit) -> bool, input: Input) {

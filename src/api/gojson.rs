@@ -100,6 +100,14 @@ mod tests {
     }
 
     #[test]
+    fn numbers_keep_their_last_digit_on_the_way_through() {
+        for number in ["0.46316054017384956", "0.9482271546512517", "3.41086595817357e-33", "5e-324"] {
+            let value: Value = serde_json::from_str(number).unwrap();
+            assert_eq!(text(&value), format!("{number}\n"));
+        }
+    }
+
+    #[test]
     fn html_and_line_separators_are_escaped_in_keys_and_values() {
         let value = json!({"<k>": "a<b>&c\u{2028}\u{2029}ü \u{7f}/"});
         assert_eq!(

@@ -9,8 +9,14 @@ use serde_json::Value;
 
 use super::error::CliError;
 
-/// All documents of a text that are not empty; JSON is YAML, too. `what` names the source in errors.
+/// All documents of a text that are not empty. `what` names the source in errors.
 pub fn documents(text: &str, what: &str) -> Result<Vec<Value>, CliError> {
+    // Not all of JSON is YAML (a DEL in a string, tabs), so it is tried first where it looks so, as kubectl does.
+    if text.trim_start().starts_with('{')
+        && let Ok(documents) = serde_json::Deserializer::from_str(text).into_iter().collect()
+    {
+        return Ok(documents);
+    }
     let options = serde_saphyr::options! { with_snippet: false, legacy_octal_numbers: true };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|source| CliError::Yaml { what: what.to_owned(), source: Box::new(source) })?;
@@ -30,7 +36,10 @@ pub fn document(text: &str, what: &str) -> Result<Value, CliError> {
 pub fn text(value: &impl Serialize) -> Result<String, CliError> {
     // By way of a JSON value, so that only its few types have to be written.
     let value = serde_json::to_value(value).map_err(|error| CliError::Print(Box::new(error)))?;
-    let mut text = serde_saphyr::to_string(&value).map_err(|error| CliError::Print(Box::new(error)))?;
+    // Long words (ids, base64) stay on the line of their key.
+    let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
+    let text = serde_saphyr::to_string_with_options(&value, options);
+    let mut text = text.map_err(|error| CliError::Print(Box::new(error)))?;
     if !text.ends_with('\n') {
         text.push('\n');
     }
@@ -57,6 +66,8 @@ mod tests {
             ("a: 1:30", json!({"a": "1:30"})),
             ("a: 2020-01-01", json!({"a": "2020-01-01"})),
             ("{\"a\": [1, \"x\"]}", json!({"a": [1, "x"]})),
+            ("{\"a\":\t\"\u{7f}\"}", json!({"a": "\u{7f}"})),
+            ("{a: yes}", json!({"a": true})),
             ("a: &x [1]\nb: *x", json!({"a": [1], "b": [1]})),
         ] {
             assert_eq!(document(text, "t").unwrap(), expected, "{text}");

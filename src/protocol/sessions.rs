@@ -150,6 +150,15 @@ impl Sessions {
         if healthy < quiet_at { Life::Live(quiet_at) } else { Life::Quiet }
     }
 
+    /// When the next session that lives will be quiet unless it renews.
+    pub fn next_quiet(&self, healthy: Time) -> Option<Time> {
+        let quiet = |id| match self.life(id, healthy) {
+            Life::Live(quiet_at) => Some(quiet_at),
+            Life::Quiet | Life::Dead | Life::Unknown => None,
+        };
+        self.entries.keys().filter_map(quiet).min()
+    }
+
     /// The version last seen of a session's Lease.
     pub fn version(&self, session: &SessionId) -> Option<&Epoch> {
         self.entries.get(session).map(|entry| &entry.seen.version)

@@ -36,10 +36,12 @@ pub fn all() -> Vec<CustomResourceDefinition> {
 
 /// The definitions as one YAML text of several documents.
 pub fn yaml() -> Result<String, serde_saphyr::ser::Error> {
+    // Lines as long as they are: folded ones read the same, but not for people who search the text.
+    let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
     let mut text = String::new();
     for crd in all() {
         text.push_str("---\n");
-        text.push_str(&serde_saphyr::to_string(&crd)?);
+        text.push_str(&serde_saphyr::to_string_with_options(&crd, options.clone())?);
         if !text.ends_with('\n') {
             text.push('\n');
         }
