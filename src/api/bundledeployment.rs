@@ -33,16 +33,24 @@ pub struct BundleDeploymentSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staged_options: Option<BundleDeploymentOptions>,
     /// The next deployment id.
-    #[serde(rename = "stagedDeploymentID", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "stagedDeploymentID",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub staged_deployment_id: String,
     /// The options in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<BundleDeploymentOptions>,
     /// `manifestID:optionsHash`.
-    #[serde(rename = "deploymentID", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "deploymentID",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub deployment_id: String,
     /// Bundles that must be in an accepted state first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<BundleRef>,
     /// Whether and how foreign changes are reverted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +62,7 @@ pub struct BundleDeploymentSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub helm_chart_options: Option<HelmChartOptions>,
     /// Non-empty: Helm values are in a Secret of the same name; hex SHA-256 of its contents.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub values_hash: String,
     /// Raised by the controller when a resource in `downstreamResources` changes.
     #[serde(skip_serializing_if = "is_zero")]
@@ -76,13 +84,13 @@ pub struct BundleDeploymentSpec {
 #[serde(rename_all = "camelCase", default)]
 pub struct BundleRef {
     /// Name of a bundle.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// Labels of BundleDeployments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector>,
     /// States that satisfy it; empty means `Ready`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub accepted_states: Vec<String>,
     /// Fields of a newer CRD.
     #[serde(flatten)]
@@ -95,13 +103,22 @@ pub struct BundleRef {
 #[serde(rename_all = "camelCase", default)]
 pub struct HelmChartOptions {
     /// Secret with credentials, in the BundleDeployment's namespace.
-    #[serde(rename = "helmOpSecretName", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "helmOpSecretName",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub secret_name: String,
     /// Skip the server's certificate check.
     #[serde(rename = "helmOpInsecureSkipTLSVerify", skip_serializing_if = "std::ops::Not::not")]
     pub insecure_skip_tls_verify: bool,
     /// Base64 of a PEM bundle.
-    #[serde(rename = "helmOpCABundle", skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("format" = "byte"))]
+    #[serde(
+        rename = "helmOpCABundle",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub ca_bundle: String,
     /// Fields of a newer CRD.
     #[serde(flatten)]
@@ -117,10 +134,14 @@ pub struct BundleDeploymentStatus {
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
     /// Last `spec.deploymentID` acted on.
-    #[serde(rename = "appliedDeploymentID", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "appliedDeploymentID",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub applied_deployment_id: String,
     /// Release id `namespace/name:revision`.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub release: String,
     /// No entry in `nonReadyStatus`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -138,6 +159,8 @@ pub struct BundleDeploymentStatus {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub incomplete_state: bool,
     /// Strings for the printer columns; written by the controller.
+    #[serde(deserialize_with = "null_default")]
+    #[schemars(extend("nullable" = true))]
     pub display: BundleDeploymentDisplay,
     /// Copy of `options.forceSyncGeneration` after monitoring.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -167,16 +190,16 @@ pub struct Condition {
     /// `True`, `False` or `Unknown`.
     pub status: String,
     /// RFC 3339, seconds; changes with status or message.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub last_update_time: String,
     /// RFC 3339; Fleet's agent leaves it empty.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub last_transition_time: String,
     /// `Error` on failures; other tools read it so.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// For people, and for the claim's words.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
@@ -185,19 +208,19 @@ pub struct Condition {
 #[serde(rename_all = "camelCase", default)]
 pub struct NonReadyStatus {
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub uid: String,
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub kind: String,
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub api_version: String,
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// Why it is not ready.
     pub summary: Summary,
@@ -208,7 +231,7 @@ pub struct NonReadyStatus {
 #[serde(rename_all = "camelCase", default)]
 pub struct Summary {
     /// For example `in-progress`, `active`, `error`.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub state: String,
     /// Something failed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -233,16 +256,16 @@ impl Summary {
 #[serde(rename_all = "camelCase", default)]
 pub struct ModifiedStatus {
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub kind: String,
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub api_version: String,
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// In the release, not found live under our label.
     #[serde(rename = "missing", skip_serializing_if = "std::ops::Not::not")]
@@ -254,7 +277,7 @@ pub struct ModifiedStatus {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub delete: bool,
     /// Merge patch that would restore the release.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub patch: String,
 }
 
@@ -263,13 +286,13 @@ pub struct ModifiedStatus {
 #[serde(rename_all = "camelCase", default)]
 pub struct BundleDeploymentDisplay {
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub deployed: String,
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub monitored: String,
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub state: String,
 }
 
@@ -278,19 +301,20 @@ pub struct BundleDeploymentDisplay {
 #[serde(rename_all = "camelCase", default)]
 pub struct BundleDeploymentResource {
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub kind: String,
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub api_version: String,
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     #[allow(missing_docs)]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub created_at: Option<String>,
 }
 

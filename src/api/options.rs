@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
 
-use super::{Unknown, bundledeployment::is_zero};
+use super::{Unknown, is_zero, null_default};
 
 /// How a bundle is deployed on one cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -24,16 +24,20 @@ pub struct BundleDeploymentOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kustomize: Option<KustomizeOptions>,
     /// Release namespace if `namespace` is empty.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub default_namespace: String,
     /// Forces all objects into this namespace.
-    #[serde(rename = "namespace", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "namespace",
+        deserialize_with = "null_default",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub target_namespace: String,
     /// Options of the release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub helm: Option<HelmOptions>,
     /// Downstream account to impersonate.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub service_account: String,
     /// `false`: the release namespace must exist.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,22 +61,22 @@ pub struct BundleDeploymentOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correct_drift: Option<CorrectDrift>,
     /// Labels forced on the release namespace.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "no_pairs")]
     pub namespace_labels: Option<BTreeMap<String, String>>,
     /// Annotations forced on the release namespace.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "no_pairs")]
     pub namespace_annotations: Option<BTreeMap<String, String>>,
     /// Do not keep CRDs on removal.
     #[serde(rename = "deleteCRDResources", skip_serializing_if = "std::ops::Not::not")]
     pub delete_crd_resources: bool,
     /// Secrets and ConfigMaps copied from upstream.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub downstream_resources: Vec<DownstreamResource>,
     /// Resources another bundle just gave up.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub overwrites: Vec<OverwrittenResource>,
     /// The target namespace must exist and match.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "selector_as_go")]
     pub allowed_target_namespace_selector: Option<LabelSelector>,
     /// Fields of a newer CRD.
     #[serde(flatten)]
@@ -85,7 +89,7 @@ pub struct BundleDeploymentOptions {
 #[serde(rename_all = "camelCase", default)]
 pub struct YamlOptions {
     /// Names of directories below `overlays/`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub overlays: Vec<String>,
 }
 
@@ -94,7 +98,7 @@ pub struct YamlOptions {
 #[serde(rename_all = "camelCase", default)]
 pub struct KustomizeOptions {
     /// Directory in the bundle.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub dir: String,
 }
 
@@ -103,20 +107,20 @@ pub struct KustomizeOptions {
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs)]
 pub struct HelmOptions {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub values_files: Vec<String>,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub chart: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub repo: String,
     /// At most 53 characters.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     #[schemars(
         length(max = 53),
         regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
     )]
     pub release_name: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub version: String,
     /// Seconds to wait for readiness; 0 does not wait.
     #[serde(skip_serializing_if = "is_zero")]
@@ -125,9 +129,9 @@ pub struct HelmOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "free_form")]
     pub values: Option<Map<String, Value>>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub template_values: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub values_from: Vec<ValuesFrom>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
@@ -170,10 +174,11 @@ pub struct ValuesFrom {
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs)]
 pub struct KeyRef {
+    #[serde(deserialize_with = "null_default")]
     pub name: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub key: String,
 }
 
@@ -182,7 +187,7 @@ pub struct KeyRef {
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs)]
 pub struct DiffOptions {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub compare_patches: Vec<ComparePatch>,
 }
 
@@ -191,18 +196,18 @@ pub struct DiffOptions {
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs)]
 pub struct ComparePatch {
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub kind: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub api_version: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub namespace: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub name: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub operations: Vec<Operation>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub json_pointers: Vec<String>,
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub operations: Vec<Operation>,
 }
 
 /// An operation of a rule.
@@ -210,11 +215,11 @@ pub struct ComparePatch {
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs)]
 pub struct Operation {
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub op: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub path: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub value: String,
 }
 
@@ -223,7 +228,7 @@ pub struct Operation {
 #[serde(rename_all = "camelCase", default)]
 pub struct IgnoreOptions {
     /// A condition is hidden if all pairs of one map are equal in it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<BTreeMap<String, String>>,
 }
 
@@ -245,9 +250,9 @@ pub struct CorrectDrift {
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs)]
 pub struct DownstreamResource {
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub name: String,
 }
 
@@ -256,14 +261,34 @@ pub struct DownstreamResource {
 #[serde(rename_all = "camelCase", default)]
 #[allow(missing_docs)]
 pub struct OverwrittenResource {
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub kind: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub name: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub namespace: String,
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
+    pub kind: String,
 }
 
-fn free_form(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+/// Go's `omitempty` leaves out a map without entries, present or not.
+fn no_pairs(pairs: &Option<BTreeMap<String, String>>) -> bool {
+    pairs.as_ref().is_none_or(BTreeMap::is_empty)
+}
+
+/// Go's order (labels first) and its `omitempty`; the generated type has neither.
+fn selector_as_go<S: Serializer>(selector: &Option<LabelSelector>, serializer: S) -> Result<S::Ok, S::Error> {
+    let labels = selector.iter().filter_map(|s| s.match_labels.as_ref()).find(|labels| !labels.is_empty());
+    let expressions =
+        selector.iter().filter_map(|s| s.match_expressions.as_ref()).find(|list| !list.is_empty());
+    let mut map = serializer.serialize_map(None)?;
+    if let Some(labels) = labels {
+        map.serialize_entry("matchLabels", labels)?;
+    }
+    if let Some(expressions) = expressions {
+        map.serialize_entry("matchExpressions", expressions)?;
+    }
+    map.end()
+}
+
+pub(super) fn free_form(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true })
 }

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The frames between agent and engine: four bytes of length, big endian, then JSON. `frame.go` is the other side.
+
+use std::io;
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::EngineError;
+
+/// Raised with every change that an older engine would misread.
+pub const PROTOCOL: u64 = 1;
+
+/// The id of the handshake; requests count from 1.
+pub const HELLO: u64 = 0;
+
+/// Largest frame either way; `maxFrame` in `frame.go`.
+pub const MAX_FRAME: usize = 64 << 20;
+
+const HEAD: usize = 4;
+
+/// What the engine says went wrong.
+#[derive(Debug, Deserialize)]
+pub struct Failure {
+    pub kind: FailureKind,
+    pub message: String,
+    #[serde(default)]
+    pub file: String,
+    #[serde(default)]
+    pub index: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FailureKind {
+    Input,
+    Limit,
+    Protocol,
+    /// Also what a newer engine says that this agent does not know.
+    #[serde(other)]
+    Internal,
+}
+
+#[derive(Deserialize)]
+struct Answer<T> {
+    result: Option<T>,
+    error: Option<Failure>,
+}
+
+/// A document as the engine counts: `file` is a position among the request's files.
+#[derive(Deserialize)]
+pub struct WireDocument {
+    pub file: usize,
+    pub index: usize,
+    pub value: Value,
+}
+
+#[derive(Serialize)]
+struct Request<A> {
+    id: u64,
+    op: &'static str,
+    args: A,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    protocol: u64,
+}
+
+#[derive(Serialize)]
+struct Sources<'a> {
+    sources: Vec<Source<'a>>,
+}
+
+#[derive(Serialize)]
+struct Source<'a> {
+    name: &'a str,
+    #[serde(flatten)]
+    content: Text<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Text<'a> {
+    Text(&'a str),
+    /// Base64, as Go decodes bytes.
+    Bytes(String),
+}
+
+/// The handshake.
+pub fn hello_request() -> Vec<u8> {
+    frame(&Request { id: HELLO, op: "hello", args: Hello { protocol: PROTOCOL } })
+        .expect("three short words are below the limit")
+}
+
+/// Whether the engine speaks our protocol; if not, its words.
+pub fn hello_answer(answer: &[u8]) -> Result<(), String> {
+    match serde_json::from_slice::<Answer<Hello>>(answer) {
+        Ok(Answer { error: Some(failure), .. }) => Err(failure.message),
+        Ok(Answer { result: Some(hello), .. }) if hello.protocol == PROTOCOL => Ok(()),
+        Ok(Answer { result: Some(hello), .. }) => {
+            Err(format!("the agent speaks protocol {PROTOCOL}, the engine {}", hello.protocol))
+        }
+        Ok(_) | Err(_) => Err("its handshake cannot be read".to_owned()),
+    }
+}
+
+/// A request for the documents of files.
+pub fn yaml_request(id: u64, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, EngineError> {
+    let sources = files.iter().map(|(name, content)| Source {
+        name,
+        content: match std::str::from_utf8(content) {
+            Ok(text) => Text::Text(text),
+            Err(_) => Text::Bytes(BASE64_STANDARD.encode(content)),
+        },
+    });
+    frame(&Request { id, op: "yaml", args: Sources { sources: sources.collect() } })
+}
+
+/// The documents, or the engine's error.
+pub fn yaml_answer(answer: &[u8]) -> Result<Vec<WireDocument>, EngineError> {
+    #[derive(Deserialize)]
+    struct Documents {
+        documents: Vec<WireDocument>,
+    }
+    match serde_json::from_slice::<Answer<Documents>>(answer).map_err(EngineError::Answer)? {
+        Answer { error: Some(failure), .. } => Err(failure.into()),
+        Answer { result: Some(found), .. } => Ok(found.documents),
+        Answer { .. } => Err(EngineError::Fault { message: "neither result nor error".to_owned() }),
+    }
+}
+
+/// The next frame and the id in it; `None` at the end of the stream.
+pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<(u64, Vec<u8>)>> {
+    #[derive(Deserialize)]
+    struct Id {
+        id: u64,
+    }
+    let mut head = [0; HEAD];
+    match from.read_exact(&mut head).await {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let size = u32::from_be_bytes(head) as usize;
+    if size > MAX_FRAME {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {size} bytes")));
+    }
+    let mut body = vec![0; size];
+    from.read_exact(&mut body).await?;
+    let Id { id } = serde_json::from_slice(&body)?;
+    Ok(Some((id, body)))
+}
+
+fn frame(request: &impl Serialize) -> Result<Vec<u8>, EngineError> {
+    let mut bytes = vec![0; HEAD];
+    serde_json::to_writer(&mut bytes, request).map_err(EngineError::Answer)?;
+    let size = bytes.len() - HEAD;
+    match u32::try_from(size) {
+        Ok(head) if size <= MAX_FRAME => bytes[..HEAD].copy_from_slice(&head.to_be_bytes()),
+        _ => {
+            let message = format!("the bundle's files have {size} bytes, more than {MAX_FRAME}");
+            return Err(EngineError::TooLarge { message });
+        }
+    }
+    Ok(bytes)
+}
