@@ -7,11 +7,13 @@
 pub mod apply;
 pub mod fence;
 pub mod kinds;
+pub mod live;
 pub mod objects;
 pub mod prune;
 pub mod release;
 pub mod removal;
 pub mod server;
+pub mod session;
 pub mod uninstall;
 
 #[cfg(test)]

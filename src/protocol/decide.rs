@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an idle replica does about a unit: nothing, wait, or claim.
+
+use std::time::Duration;
+
+use super::{
+    Claim, ClaimSlot, ClaimState, Effect, Env, Life, Nonce, Snapshot, TakeoverReason, Time, Unit, Work,
+    backoff,
+    step::{may_claim, wake_at},
+};
+use super::{Note, Observation};
+
+/// Decides about an idle unit.
+pub(super) fn decide(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) {
+    let (Some(latest), Some(observed)) = (unit.latest.clone(), unit.observed.clone()) else { return };
+    if unit.stopping.is_some() {
+        return; // its end is awaited first: one run at a time
+    }
+    if !may_claim(&latest, unit.redeploy) || env.draining {
+        unit.wanted = None; // S10: paused, off schedule, blocked or done is never claimed
+        return;
+    }
+    if let Some(until) = unit.pause_until {
+        if env.now < until {
+            return wake_at(until, effects);
+        }
+        unit.pause_until = None;
+    }
+    match &latest.slot {
+        ClaimSlot::Empty => claim_when_due(unit, &latest, observed.now, fresh_on(&latest), env, effects),
+        ClaimSlot::Unreadable { .. } => {
+            let end = observed.healthy + env.config.claim_timeout;
+            if env.healthy >= end {
+                take_over(unit, TakeoverReason::Unreadable, env, effects);
+            } else {
+                wake_at(env.now + (end - env.healthy), effects);
+            }
+        }
+        ClaimSlot::Claim(claim) => on_claim(unit, &latest, claim, &observed, env, effects),
+    }
+}
+
+/// How the next claim continues the record of the last one.
+struct Next {
+    attempt: u32,
+    lost: u32,
+    by: Vec<String>,
+    unknown: Vec<(String, String)>,
+    /// Whether this claim follows a loss that counts.
+    counts: bool,
+}
+
+fn fresh_on(_: &Snapshot) -> Next {
+    Next { attempt: 1, lost: 0, by: Vec::new(), unknown: Vec::new(), counts: false }
+}
+
+/// The record goes on as long as it is about the same deployment id (S5).
+fn after(claim: &Claim, latest: &Snapshot) -> Next {
+    if claim.deployment != latest.deployment {
+        return Next { unknown: claim.unknown.clone(), ..fresh_on(latest) };
+    }
+    Next {
+        attempt: claim.attempt.saturating_add(1),
+        lost: claim.lost,
+        by: claim.by.clone(),
+        unknown: claim.unknown.clone(),
+        counts: false,
+    }
+}
+
+fn on_claim(
+    unit: &mut Unit,
+    latest: &Snapshot,
+    claim: &Claim,
+    observed: &Observation,
+    env: &Env<'_>,
+    effects: &mut Vec<Effect>,
+) {
+    let moved = claim.deployment != latest.deployment;
+    match claim.state {
+        ClaimState::Claimed | ClaimState::Waiting => on_open_claim(unit, claim, observed, env, effects),
+        ClaimState::Expired => {
+            claim_when_due(unit, latest, observed.now, after(claim, latest), env, effects);
+        }
+        ClaimState::BackingOff => {
+            let rest = Duration::from_secs(claim.retry_in.unwrap_or(0));
+            let due = if moved { observed.now } else { observed.now + rest };
+            claim_when_due(unit, latest, due, after(claim, latest), env, effects);
+        }
+        ClaimState::Quarantined => {
+            // S6: not before its time; then alone, by the first in preference.
+            let due = if moved { observed.now } else { observed.now + env.config.quarantine };
+            if env.now < due {
+                return wake_at(due, effects);
+            }
+            claim_when_due(unit, latest, due, after(claim, latest), env, effects);
+        }
+    }
+}
+
+/// Somebody is at work: leave it, and look again when its session or its budget ends.
+fn on_open_claim(
+    unit: &mut Unit,
+    claim: &Claim,
+    observed: &Observation,
+    env: &Env<'_>,
+    effects: &mut Vec<Effect>,
+) {
+    if claim.session == *env.session {
+        // Of this very run, but nobody works on it here: an answer that came too late, or a finish given up.
+        return take_over(unit, TakeoverReason::Own, env, effects);
+    }
+    let budget = Duration::from_secs(claim.budget) + env.config.claim_margin;
+    let overdue = observed.healthy + budget;
+    if env.healthy >= overdue {
+        return take_over(unit, TakeoverReason::Overdue, env, effects);
+    }
+    let quiet_at = match env.sessions.life(&claim.session, env.healthy) {
+        Life::Dead => return take_over(unit, TakeoverReason::Dead, env, effects),
+        Life::Live(quiet_at) => quiet_at,
+        Life::Quiet => env.healthy,
+        // Never seen: it has TTL from when this replica first saw its claim.
+        Life::Unknown => observed.healthy + env.config.ttl,
+    };
+    if env.healthy < quiet_at {
+        wake_at(env.now + (quiet_at.min(overdue) - env.healthy), effects);
+    } else if !matches!(unit.work, Work::Verifying { .. }) {
+        // S8: a live look before acting.
+        let session = claim.session.clone();
+        let known = env.sessions.version(&session).cloned().unwrap_or_default();
+        unit.work = Work::Verifying { session: session.clone() };
+        effects.push(Effect::Verify { session, known });
+    }
+}
+
+/// Replaces an open claim that nobody stands behind any more, in preference order.
+pub(super) fn take_over(unit: &mut Unit, reason: TakeoverReason, env: &Env<'_>, effects: &mut Vec<Effect>) {
+    let Some(latest) = unit.latest.clone() else { return };
+    if !may_claim(&latest, unit.redeploy) || env.draining {
+        return;
+    }
+    unit.work = Work::Idle;
+    let Some(claim) = latest.slot.claim() else {
+        return claim_when_due(unit, &latest, env.now, fresh_on(&latest), env, effects);
+    };
+    let mut next = after(claim, &latest);
+    let counts = claim.state == ClaimState::Claimed
+        && reason != TakeoverReason::Own
+        && claim.deployment == latest.deployment;
+    if counts {
+        // S5: the loss is written with the claim that takes over.
+        let mut record = Claim { lost: next.lost, by: next.by, ..claim.clone() };
+        record.lose(&claim.session);
+        (next.lost, next.by, next.counts) = (record.lost, record.by, true);
+    }
+    let before = effects.len();
+    claim_when_due(unit, &latest, env.now, next, env, effects);
+    if matches!(unit.work, Work::Claiming { .. }) {
+        effects.insert(before, Effect::Note(Note::TakenOver { from: claim.session.clone(), reason }));
+    }
+}
+
+/// Claims when due, in order of preference, with a free slot.
+fn claim_when_due(
+    unit: &mut Unit,
+    latest: &Snapshot,
+    due: Time,
+    next: Next,
+    env: &Env<'_>,
+    effects: &mut Vec<Effect>,
+) {
+    if env.now < due {
+        return wake_at(due, effects);
+    }
+    let wanted = *unit.wanted.get_or_insert(env.now);
+    let rank = env.sessions.rank(env.session, &latest.uid, env.healthy);
+    let turn = wanted + env.config.steal_delay * rank;
+    if env.now < turn {
+        return wake_at(turn, effects);
+    }
+    if env.free_slots == 0 {
+        effects.push(Effect::WantSlot);
+        return;
+    }
+    let mut claim = fresh(env, latest, ClaimState::Claimed);
+    claim.attempt = next.attempt;
+    claim.lost = next.lost;
+    claim.by = next.by;
+    claim.unknown = next.unknown;
+    // Only a new loss condemns: a proper failure after a quarantine is retried as any other.
+    if next.counts && backoff::is_poison(&claim) {
+        claim.state = ClaimState::Quarantined;
+        claim.cause = Some(format!("lost {} times by {}", claim.lost, claim.by.join(",")));
+    }
+    let over = latest.slot.clone();
+    unit.work = Work::Claiming { claim: claim.clone(), over, since: env.now, tries: 0, sent: true };
+    effects.push(Effect::WriteClaim { version: latest.version.clone(), claim });
+}
+
+/// A first claim of this replica on what the snapshot asks for.
+pub(super) fn fresh(env: &Env<'_>, latest: &Snapshot, state: ClaimState) -> Claim {
+    Claim {
+        state,
+        holder: env.holder.clone(),
+        session: env.session.clone(),
+        nonce: Nonce(format!("{:016x}", env.entropy)),
+        attempt: 1,
+        lost: 0,
+        by: Vec::new(),
+        budget: env.config.claim_timeout.as_secs(),
+        deployment: latest.deployment.clone(),
+        retry_in: None,
+        cause: None,
+        unknown: Vec::new(),
+    }
+}

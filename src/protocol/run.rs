@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A deployment under a claim: its start, its wait, its end, and the one write that ends the claim.
+
+use std::time::Duration;
+
+use super::{
+    Claim, ClaimSlot, ClaimState, Effect, End, Env, Gate, Nonce, Note, Outcome, Snapshot, Time, Unit, Work,
+    answers::{landed, won},
+    backoff, decide,
+    step::{may_claim, wake_at},
+    unit::Entering,
+};
+
+/// Starts the deployment, unless the replica is going: a claim nothing was done under is released at once.
+pub(super) fn start(
+    unit: &mut Unit,
+    claim: Claim,
+    at: &Snapshot,
+    since: Time,
+    taken_over: bool,
+    env: &Env<'_>,
+    effects: &mut Vec<Effect>,
+) {
+    let epoch = at.version.clone();
+    let version = unit.latest.as_ref().map_or(&epoch, |latest| &latest.version).max(&epoch).clone();
+    if env.draining {
+        let end = End::Release(given_up(&claim));
+        return send_finish(unit, claim, end, version, String::new(), env, effects);
+    }
+    effects.push(Effect::Start { claim: claim.clone(), epoch: epoch.clone(), taken_over });
+    let deadline = since.saturating_add(Duration::from_secs(claim.budget));
+    unit.work = Work::Running {
+        claim,
+        epoch,
+        version,
+        waiting: false,
+        cancelled: false,
+        deadline,
+        entering: None,
+        ended: None,
+    };
+}
+
+/// Tells a running deployment to stop at the next safe point.
+pub(super) fn cancel(unit: &mut Unit, effects: &mut Vec<Effect>) {
+    if let Work::Running { claim, cancelled, .. } = &mut unit.work
+        && !*cancelled
+    {
+        *cancelled = true;
+        effects.push(Effect::Cancel { nonce: claim.nonce.clone() });
+    }
+}
+
+/// The holder stops at its own budget; observers act a margin later.
+pub(super) fn watch_deadline(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) {
+    let Work::Running { deadline, cancelled: false, .. } = &unit.work else { return };
+    if env.now >= *deadline {
+        cancel(unit, effects);
+    } else {
+        wake_at(*deadline, effects);
+    }
+}
+
+/// The deployment waits for readiness: one more write gives its slot back and tells the longer budget.
+pub(super) fn waiting(
+    unit: &mut Unit,
+    nonce: &Nonce,
+    seconds: u64,
+    env: &Env<'_>,
+    effects: &mut Vec<Effect>,
+) {
+    let Work::Running { claim, version, waiting: false, cancelled: false, entering, .. } = &mut unit.work
+    else {
+        return;
+    };
+    if claim.nonce != *nonce || entering.is_some() {
+        return;
+    }
+    let budget = claim.budget.saturating_add(seconds);
+    let next = Claim { state: ClaimState::Waiting, budget, ..claim.clone() };
+    *entering = Some(Entering { claim: next.clone(), since: env.now, sent: true });
+    effects.push(Effect::WriteClaim { version: version.clone(), claim: next });
+}
+
+/// A state of the object while the deployment runs.
+pub(super) fn news(unit: &mut Unit, latest: &Snapshot, live: bool, env: &Env<'_>, effects: &mut Vec<Effect>) {
+    let Work::Running { claim, version, .. } = &mut unit.work else { return };
+    let mine = latest.slot.is_held_by(&claim.nonce);
+    if mine {
+        version.clone_from(&latest.version);
+    }
+    if !mine || latest.deployment != claim.deployment || latest.gate == Gate::Refused {
+        cancel(unit, effects);
+        return;
+    }
+    entered(unit, latest, env, effects);
+    let Work::Running { entering: Some(entering), version, ended: None, .. } = &mut unit.work else { return };
+    if live && !entering.sent {
+        entering.sent = true;
+        effects.push(Effect::WriteClaim { version: version.clone(), claim: entering.claim.clone() });
+    }
+}
+
+/// If the object shows the step into the wait, it is taken.
+pub(super) fn entered(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect>) {
+    let Work::Running { claim, version, waiting, deadline, entering, .. } = &mut unit.work else { return };
+    if let Some(latest) = unit.latest.as_ref().filter(|latest| latest.slot.is_held_by(&claim.nonce)) {
+        version.clone_from(&latest.version);
+    }
+    let Some(next) = entering.take_if(|entering| at.slot.shows(&entering.claim)) else { return };
+    *deadline = next.since.saturating_add(Duration::from_secs(next.claim.budget));
+    *claim = next.claim;
+    *waiting = true;
+    ended_meanwhile(unit, env, effects);
+}
+
+/// The deployment ended while the step into the wait was on its way, and that is settled or refused now.
+pub(super) fn ended_meanwhile(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) {
+    let Work::Running { ended, .. } = &mut unit.work else { return };
+    if let Some((outcome, release)) = ended.take() {
+        end(unit, outcome, release, env, effects);
+    }
+}
+
+/// The deployment ended; an earlier run's end is told apart by its nonce.
+pub(super) fn done(
+    unit: &mut Unit,
+    nonce: &Nonce,
+    outcome: Outcome,
+    release: String,
+    env: &Env<'_>,
+    effects: &mut Vec<Effect>,
+) {
+    if unit.stopping.as_ref() == Some(nonce) {
+        unit.stopping = None;
+        return;
+    }
+    let Work::Running { claim, entering, ended, .. } = &mut unit.work else { return };
+    if claim.nonce != *nonce {
+        return;
+    }
+    if entering.as_ref().is_some_and(|entering| entering.sent) {
+        *ended = Some((outcome, release)); // one write at a time
+        return;
+    }
+    end(unit, outcome, release, env, effects);
+}
+
+fn end(unit: &mut Unit, outcome: Outcome, release: String, env: &Env<'_>, effects: &mut Vec<Effect>) {
+    let Work::Running { claim, version, deadline, .. } = std::mem::take(&mut unit.work) else { return };
+    let Some(latest) = &unit.latest else { return };
+    if outcome == Outcome::Fenced || !latest.slot.is_held_by(&claim.nonce) {
+        // Not ours any more: discard, and look at who holds it.
+        effects.push(Effect::Note(Note::Discarded));
+        if latest.slot.is_held_by(&claim.nonce) {
+            unit.pause_until = Some(env.now + backoff::after_failure(claim.attempt, env.entropy));
+        }
+        effects.push(Effect::Reread { after: Duration::ZERO });
+        return;
+    }
+    let result = match outcome {
+        Outcome::Deployed => End::Deployed,
+        Outcome::Permanent => End::Permanent,
+        Outcome::Failed { cause } => End::BackOff(backed_off(&claim, cause, env)),
+        // A living holder says so itself: that is a failure, not a loss.
+        Outcome::Stopped if env.now >= deadline => {
+            End::BackOff(backed_off(&claim, format!("not finished within {} s", claim.budget), env))
+        }
+        Outcome::Stopped | Outcome::Fenced => End::Release(given_up(&claim)),
+    };
+    send_finish(unit, claim, result, version, release, env, effects);
+}
+
+fn send_finish(
+    unit: &mut Unit,
+    claim: Claim,
+    result: End,
+    version: super::Epoch,
+    release: String,
+    env: &Env<'_>,
+    effects: &mut Vec<Effect>,
+) {
+    let end = result.clone();
+    unit.work =
+        Work::Finishing { claim, result, end, version, release, since: env.now, tries: 0, sent: false };
+    send(unit, env, effects);
+}
+
+/// Sends the finish as it has to be by what is known now.
+fn send(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) {
+    let Some(latest) = &unit.latest else { return };
+    let Work::Finishing { claim, result, end, version, since, sent, .. } = &mut unit.work else { return };
+    if latest.deployment != claim.deployment {
+        // An unclear replacement that is still right keeps its nonce: it may have been written.
+        let still = matches!(end, End::Replace(next) if next.deployment == latest.deployment)
+            && may_claim(latest, unit.redeploy)
+            && !env.draining;
+        if !still {
+            *end = replacement(claim, latest, unit.redeploy, env);
+            *since = env.now;
+        }
+    } else {
+        end.clone_from(result);
+    }
+    *sent = true;
+    effects.push(Effect::Finish { version: version.clone(), nonce: claim.nonce.clone(), end: end.clone() });
+}
+
+/// A state of the object while the finish is not answered, or was refused.
+pub(super) fn settle(
+    unit: &mut Unit,
+    latest: &Snapshot,
+    live: bool,
+    env: &Env<'_>,
+    effects: &mut Vec<Effect>,
+) {
+    let Work::Finishing { claim, version, end, release, sent, .. } = &mut unit.work else { return };
+    if latest.slot.is_held_by(&claim.nonce) {
+        version.clone_from(&latest.version);
+        if live && !*sent {
+            send(unit, env, effects);
+        }
+    } else if live && !*sent {
+        // S9: settled by the result itself.
+        if landed(end, &claim.nonce, release, latest) {
+            return ended(unit, latest, env, effects);
+        }
+        effects.push(Effect::Note(Note::Discarded));
+        unit.work = Work::Idle;
+    }
+}
+
+/// The finish was answered, unless this is a late answer to an earlier write.
+pub(super) fn finished(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect>) {
+    let Work::Finishing { claim, version, end, .. } = &mut unit.work else { return };
+    if at.version > *version && landed(end, &claim.nonce, &at.release, at) {
+        ended(unit, at, env, effects);
+    }
+}
+
+/// The claim is ended.
+fn ended(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect>) {
+    let Work::Finishing { claim, end, since, .. } = std::mem::take(&mut unit.work) else { return };
+    match end {
+        End::Replace(next) => {
+            let over = ClaimSlot::Empty; // the earlier run ended by itself
+            unit.work = Work::Claiming { claim: next, over, since, tries: 0, sent: false };
+            won(unit, at, env, effects);
+        }
+        End::Deployed | End::Permanent => {
+            unit.redeploy = false;
+            if unit.latest.as_ref().is_some_and(|latest| may_claim(latest, false))
+                && at.deployment == claim.deployment
+            {
+                // The status does not tell what was done: rest, so that this cannot become a storm.
+                unit.pause_until = Some(env.now + backoff::after_failure(claim.attempt, env.entropy));
+            }
+        }
+        End::BackOff(_) | End::Release(_) => {}
+    }
+}
+
+/// The deployment id moved on under our claim: a fresh claim on the new one, or none.
+fn replacement(claim: &Claim, latest: &Snapshot, redeploy: bool, env: &Env<'_>) -> End {
+    if env.draining || !may_claim(latest, redeploy) {
+        return End::Release(None);
+    }
+    let mut next = decide::fresh(env, latest, ClaimState::Claimed);
+    next.unknown.clone_from(&claim.unknown);
+    End::Replace(next)
+}
+
+fn backed_off(claim: &Claim, cause: String, env: &Env<'_>) -> Claim {
+    let wait = backoff::after_failure(claim.attempt, env.entropy);
+    Claim {
+        state: ClaimState::BackingOff,
+        retry_in: Some(wait.as_secs().max(1)),
+        cause: Some(cause),
+        ..claim.clone()
+    }
+}
+
+/// A hand-over is no loss, but earlier attempts stay on record (S5).
+fn given_up(claim: &Claim) -> Option<Claim> {
+    let remember = claim.attempt > 1 || claim.lost > 0;
+    remember.then(|| Claim {
+        state: ClaimState::Expired,
+        retry_in: None,
+        cause: Some("handed over".into()),
+        ..claim.clone()
+    })
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which replicas live, judged only by the observer's own monotonic clock.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use sha2::{Digest, Sha256};
+
+use super::{Epoch, Holder, SessionId, Uid};
+
+/// Time since this replica started, by its own monotonic clock.
+pub type Time = Duration;
+
+/// Counts only the time in which this replica could renew its own Lease.
+///
+/// After an outage of the downstream cluster nobody's Lease has moved; without this everybody would be suspected
+/// (S8: expiry never hits a session that renewed within TTL).
+#[derive(Clone, Debug)]
+pub struct HealthyClock {
+    allowance: Duration,
+    base: Duration,
+    last_renewal: Time,
+}
+
+impl HealthyClock {
+    /// `allowance` is the time one renewal vouches for: the renewal interval and one request.
+    pub fn new(now: Time, allowance: Duration) -> Self {
+        Self { allowance, base: Duration::ZERO, last_renewal: now }
+    }
+
+    /// A renewal of the own Lease succeeded.
+    pub fn renewed(&mut self, now: Time) {
+        self.base = self.at(now);
+        self.last_renewal = now;
+    }
+
+    /// Healthy time at `now`.
+    pub fn at(&self, now: Time) -> Time {
+        self.base + now.saturating_sub(self.last_renewal).min(self.allowance)
+    }
+}
+
+/// What one session's Lease says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionSeen {
+    /// The run.
+    pub session: SessionId,
+    /// The replica.
+    pub holder: Holder,
+    /// Its pod; `None` outside a cluster.
+    pub pod_uid: Option<String>,
+    /// The Lease's resourceVersion: any change is a sign of life.
+    pub version: Epoch,
+    /// Worker slots it has left.
+    pub free_slots: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    seen: SessionSeen,
+    changed: Time,
+}
+
+/// Whether a session's claims stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Its Lease changed within TTL. It turns quiet at the given healthy time.
+    Live(Time),
+    /// Not changed for TTL: to be confirmed by a live read.
+    Quiet,
+    /// Proof of death: its Lease is gone, or its pod runs another session.
+    Dead,
+    /// No Lease was ever seen; the caller counts from when it saw the claim.
+    Unknown,
+}
+
+/// The session Leases as this replica sees them. All times are healthy time.
+#[derive(Clone, Debug)]
+pub struct Sessions {
+    ttl: Duration,
+    entries: BTreeMap<SessionId, Entry>,
+    ended: BTreeMap<SessionId, Time>,
+}
+
+/// Ended sessions are remembered this many TTLs, so that their claims are known to be dead.
+const REMEMBER_ENDED: u32 = 240;
+
+impl Sessions {
+    /// An empty table.
+    pub fn new(ttl: Duration) -> Self {
+        Self { ttl, entries: BTreeMap::new(), ended: BTreeMap::new() }
+    }
+
+    /// A Lease was seen; returns whether it is news about who lives.
+    pub fn seen(&mut self, seen: SessionSeen, healthy: Time) -> bool {
+        match self.entries.get_mut(&seen.session) {
+            Some(entry) if entry.seen.version == seen.version => false,
+            Some(entry) => {
+                let woke = healthy.saturating_sub(entry.changed) >= self.ttl;
+                entry.changed = healthy;
+                entry.seen = seen;
+                woke
+            }
+            None => {
+                self.ended.remove(&seen.session);
+                self.entries.insert(seen.session.clone(), Entry { seen, changed: healthy });
+                true
+            }
+        }
+    }
+
+    /// A Lease was deleted; returns whether it was known.
+    pub fn gone(&mut self, session: &SessionId, healthy: Time) -> bool {
+        let horizon = healthy.saturating_sub(self.ttl * REMEMBER_ENDED);
+        self.ended.retain(|_, at| *at >= horizon);
+        self.ended.insert(session.clone(), healthy);
+        self.entries.remove(session).is_some()
+    }
+
+    /// A full list replaced what was known.
+    pub fn relisted(&mut self, list: Vec<SessionSeen>, healthy: Time) -> bool {
+        let missing: Vec<SessionId> =
+            self.entries.keys().filter(|id| !list.iter().any(|seen| seen.session == **id)).cloned().collect();
+        let mut news = false;
+        for session in missing {
+            news |= self.gone(&session, healthy);
+        }
+        for seen in list {
+            news |= self.seen(seen, healthy);
+        }
+        news
+    }
+
+    /// Whether that session's claims stand.
+    pub fn life(&self, session: &SessionId, healthy: Time) -> Life {
+        let Some(entry) = self.entries.get(session) else {
+            return if self.ended.contains_key(session) { Life::Dead } else { Life::Unknown };
+        };
+        // The same pod under another, later session: its container was restarted. The dead one's Lease was last
+        // written before the other's was created, in whatever order this observer saw them.
+        let replaced = entry.seen.pod_uid.is_some()
+            && self.entries.values().any(|other| {
+                other.seen.pod_uid == entry.seen.pod_uid
+                    && other.seen.session != *session
+                    && other.seen.version > entry.seen.version
+            });
+        if replaced {
+            return Life::Dead;
+        }
+        let quiet_at = entry.changed + self.ttl;
+        if healthy < quiet_at { Life::Live(quiet_at) } else { Life::Quiet }
+    }
+
+    /// The version last seen of a session's Lease.
+    pub fn version(&self, session: &SessionId) -> Option<&Epoch> {
+        self.entries.get(session).map(|entry| &entry.seen.version)
+    }
+
+    /// Sessions that live, `me` among them.
+    pub fn live<'a>(&'a self, me: &'a SessionId, healthy: Time) -> impl Iterator<Item = &'a SessionId> {
+        let others = self
+            .entries
+            .keys()
+            .filter(move |id| *id != me && matches!(self.life(id, healthy), Life::Live(_)));
+        std::iter::once(me).chain(others)
+    }
+
+    /// How many live sessions with a free slot come before `me` for this unit (highest random weight).
+    ///
+    /// A dead or full one is not waited for. It is only a preference: being wrong costs one conflict.
+    pub fn rank(&self, me: &SessionId, uid: &Uid, healthy: Time) -> u32 {
+        let mine = weight(me, uid);
+        let before = self.live(me, healthy).filter(|id| {
+            let free = self.entries.get(*id).is_some_and(|entry| entry.seen.free_slots > 0);
+            *id != me && free && weight(id, uid) > mine
+        });
+        u32::try_from(before.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the continuous duties for this unit are mine.
+    pub fn is_assigned(&self, me: &SessionId, uid: &Uid, healthy: Time) -> bool {
+        let mine = weight(me, uid);
+        !self.live(me, healthy).any(|id| id != me && weight(id, uid) > mine)
+    }
+}
+
+/// The hash must be the same in every version: SHA-256 of `session NUL uid`, first eight bytes, big endian.
+fn weight(session: &SessionId, uid: &Uid) -> u64 {
+    let mut hash = Sha256::new();
+    hash.update(session.0.as_bytes());
+    hash.update([0]);
+    hash.update(uid.0.as_bytes());
+    let bytes = hash.finalize();
+    let mut first = [0u8; 8];
+    first.copy_from_slice(&bytes[..8]);
+    u64::from_be_bytes(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(15);
+
+    fn at(seconds: u64) -> Time {
+        Duration::from_secs(seconds)
+    }
+
+    fn lease(session: &str, pod: Option<&str>, version: &str, free: usize) -> SessionSeen {
+        SessionSeen {
+            session: session.into(),
+            holder: format!("pod-{session}").as_str().into(),
+            pod_uid: pod.map(str::to_owned),
+            version: version.into(),
+            free_slots: free,
+        }
+    }
+
+    #[test]
+    fn a_session_is_quiet_only_after_ttl_without_a_change() {
+        let mut sessions = Sessions::new(TTL);
+        sessions.seen(lease("a", None, "1", 1), at(0));
+        sessions.seen(lease("a", None, "1", 1), at(10));
+        assert_eq!(sessions.life(&"a".into(), at(14)), Life::Live(at(15)));
+        assert_eq!(sessions.life(&"a".into(), at(15)), Life::Quiet);
+        sessions.seen(lease("a", None, "2", 1), at(16));
+        assert_eq!(sessions.life(&"a".into(), at(30)), Life::Live(at(31)));
+        assert_eq!(sessions.life(&"b".into(), at(30)), Life::Unknown);
+    }
+
+    #[test]
+    fn a_deleted_lease_and_a_restarted_pod_are_proof_of_death() {
+        let mut sessions = Sessions::new(TTL);
+        sessions.seen(lease("a", Some("pod"), "1", 1), at(0));
+        sessions.seen(lease("b", Some("pod"), "2", 1), at(1));
+        assert_eq!(sessions.life(&"a".into(), at(1)), Life::Dead);
+        assert_eq!(sessions.life(&"b".into(), at(1)), Life::Live(at(16)));
+        sessions.gone(&"b".into(), at(2));
+        assert_eq!(sessions.life(&"b".into(), at(2)), Life::Dead);
+        sessions.relisted(vec![], at(3));
+        assert_eq!(sessions.life(&"a".into(), at(3)), Life::Dead);
+    }
+
+    #[test]
+    fn the_later_session_of_a_pod_is_the_one_written_later_whichever_is_listed_first() {
+        let mut sessions = Sessions::new(TTL);
+        sessions.relisted(vec![lease("new", Some("pod"), "9", 1), lease("old", Some("pod"), "5", 1)], at(0));
+        assert_eq!(sessions.life(&"old".into(), at(1)), Life::Dead);
+        assert_eq!(sessions.life(&"new".into(), at(1)), Life::Live(at(15)));
+    }
+
+    #[test]
+    fn an_observer_that_could_not_renew_suspects_nobody() {
+        let mut clock = HealthyClock::new(at(0), at(6));
+        clock.renewed(at(5));
+        assert_eq!(clock.at(at(8)), at(8));
+        assert_eq!(clock.at(at(600)), at(11));
+        clock.renewed(at(600));
+        assert_eq!(clock.at(at(601)), at(12));
+    }
+
+    #[test]
+    fn every_unit_has_one_first_choice_and_the_full_and_the_dead_are_skipped() {
+        let mut sessions = Sessions::new(TTL);
+        for id in ["a", "b", "c"] {
+            sessions.seen(lease(id, None, "1", 4), at(0));
+        }
+        let mut share = BTreeMap::new();
+        for unit in 0..300 {
+            let uid = Uid(format!("uid-{unit}"));
+            let mut ranks: Vec<(u32, &str)> =
+                ["a", "b", "c"].iter().map(|id| (sessions.rank(&(*id).into(), &uid, at(1)), *id)).collect();
+            ranks.sort_unstable();
+            assert_eq!(ranks.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), [0, 1, 2]);
+            assert!(sessions.is_assigned(&ranks[0].1.into(), &uid, at(1)));
+            assert!(!sessions.is_assigned(&ranks[1].1.into(), &uid, at(1)));
+            *share.entry(ranks[0].1).or_insert(0) += 1;
+            let mut full = sessions.clone();
+            full.seen(lease(ranks[0].1, None, "2", 0), at(1));
+            assert_eq!(full.rank(&ranks[1].1.into(), &uid, at(1)), 0);
+            full.gone(&ranks[1].1.into(), at(1));
+            assert_eq!(full.rank(&ranks[2].1.into(), &uid, at(1)), 0);
+        }
+        assert!(share.values().all(|units| *units > 60), "{share:?}");
+    }
+}
