@@ -171,7 +171,6 @@ impl Store {
         (self.clock)().to_rfc3339_opts(SecondsFormat::Nanos, true)
     }
 
-
     fn unix_time(&self) -> String {
         (self.clock)().timestamp().to_string()
     }
@@ -255,8 +254,11 @@ impl Store {
 
     /// Deletes a record if nobody wrote it since it was read. A missing one is fine.
     pub(in crate::downstream) async fn delete(&self, record: &Record) -> Result<(), ReleaseError> {
-        let deleted = self.server.delete(&path(&record.meta), record.uid(), record.resource_version()).await;
-        deleted.map(|_| ()).map_err(|source| ReleaseError::from_write(&record.meta, source))
+        match self.server.delete(&path(&record.meta), record.uid(), record.resource_version()).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(source) => Err(ReleaseError::from_write(&record.meta, source)),
+        }
     }
 
     /// Creates a namespace with Helm's label `name`; one that exists is fine.
