@@ -176,7 +176,7 @@ impl Job<'_> {
             stamp: self.stamp,
             uid: seen.map(|seen| seen.uid.as_str()),
             resource_version: seen.map_or(CREATE_ONLY, |seen| seen.resource_version.as_str()),
-            namespaced: place.kind.namespaced,
+            namespace: place.namespace,
             leave_replicas: seen.is_some_and(|seen| seen.autoscaled),
         };
         let body = body::bytes(&object.value, &overlay)
