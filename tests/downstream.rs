@@ -125,7 +125,7 @@ async fn deploy(
 }
 
 async fn context(plane: &ControlPlane) -> anyhow::Result<Downstream> {
-    Ok(Downstream::new(plane.admin().await?, Duration::from_secs(10), Arc::new(chrono::Utc::now)))
+    Ok(Downstream::new(plane.admin().await?, Duration::from_secs(10), Arc::new(chrono::DateTime::default)))
 }
 
 /// Writes seen since the last call, once `expected` of them are in the audit log.

@@ -1,1 +1,24 @@
-//! agent
+// SPDX-License-Identifier: Apache-2.0
+//! The replica: queue, worker slots, sessions, shutdown and continuous duties.
+//!
+//! `replica.rs` is the loop; `attempt.rs` is one deployment from claim to finish; `monitoring.rs` keeps the status
+//! true afterwards. What is decided here is only *how* to do what `protocol` says.
+
+pub mod args;
+mod attempt;
+mod context;
+mod dependencies;
+mod execute;
+mod inbox;
+mod monitoring;
+mod notes;
+mod plan;
+mod proof;
+mod removal;
+mod replica;
+mod shutdown;
+mod start;
+mod surroundings;
+mod waiting;
+
+pub use start::{AgentError, run};

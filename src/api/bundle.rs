@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     BundleDeploymentOptions, BundleRef, BundleSummary, BundleTarget, BundleTargetRestriction, Condition,
     HelmChartOptions, RolloutStrategy, Unknown, is_zero, manifest::BundleResource, null_default,
+    optional::optional_spec,
 };
 
 /// What is to be deployed, and where.
@@ -24,7 +25,7 @@ use super::{
     printcolumn = r#"{"name":"BundleDeployments-Ready","type":"string","jsonPath":".status.display.readyClusters"}"#,
     printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message"}"#
 )]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, remote = "BundleSpec")]
 pub struct BundleSpec {
     /// How it is deployed. Keeps unknown fields for the whole spec.
     #[serde(flatten)]
@@ -61,6 +62,8 @@ pub struct BundleSpec {
     #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub values_hash: String,
 }
+
+optional_spec!(BundleSpec);
 
 /// What became of it; written by the controller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -7,7 +7,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BundleDeploymentOptions, CorrectDrift, Unknown};
+use super::{BundleDeploymentOptions, CorrectDrift, Unknown, optional::optional_spec};
 
 /// What is to be deployed, written by Fleet's controller or `flotilla apply`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -24,7 +24,7 @@ use super::{BundleDeploymentOptions, CorrectDrift, Unknown};
     printcolumn = r#"{"name":"Monitored","type":"string","jsonPath":".status.display.monitored"}"#,
     printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message"}"#
 )]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, remote = "BundleDeploymentSpec")]
 pub struct BundleDeploymentSpec {
     /// Do nothing, not even monitoring.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -78,6 +78,8 @@ pub struct BundleDeploymentSpec {
     #[schemars(skip)]
     pub unknown: Unknown,
 }
+
+optional_spec!(BundleDeploymentSpec);
 
 /// A dependency: by bundle name, by labels, or both.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

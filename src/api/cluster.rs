@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{BundleSummary, Condition, ResourceCounts, Unknown, is_zero, null_default};
+use super::{
+    BundleSummary, Condition, ResourceCounts, Unknown, is_zero, null_default, optional::optional_spec,
+};
 
 /// What people and Fleet's controller say about a cluster.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -24,7 +26,7 @@ use super::{BundleSummary, Condition, ResourceCounts, Unknown, is_zero, null_def
     printcolumn = r#"{"name":"Last-Seen","type":"string","jsonPath":".status.agent.lastSeen"}"#,
     printcolumn = r#"{"name":"Status","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].message"}"#
 )]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, remote = "ClusterSpec")]
 pub struct ClusterSpec {
     /// Pauses all its BundleDeployments.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -90,6 +92,8 @@ pub struct ClusterSpec {
     #[schemars(skip)]
     pub unknown: Unknown,
 }
+
+optional_spec!(ClusterSpec);
 
 /// Priority and disruption budget of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

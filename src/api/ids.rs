@@ -45,7 +45,7 @@ impl fmt::Display for DeploymentId {
 }
 
 /// A release and one of its revisions: `namespace/name:revision`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReleaseId {
     /// Where the release record lives.
     pub namespace: String,

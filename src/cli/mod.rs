@@ -1,1 +1,89 @@
-//! cli
+// SPDX-License-Identifier: Apache-2.0
+//! The command line: one file per verb, and nothing in them that needs a terminal to be tested.
+//!
+//! Exit codes: 0 done, 1 an error (told on standard error), 2 arguments that cannot be read.
+
+mod age;
+mod agent;
+pub mod apply;
+pub mod args;
+pub mod cluster;
+mod controller;
+mod crds;
+pub mod delete;
+pub mod error;
+mod files;
+mod fleet_yaml;
+pub mod get;
+mod glob;
+pub mod output;
+pub mod plan;
+#[cfg(test)]
+mod scripted;
+pub mod source;
+mod version;
+mod yaml;
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Parser;
+
+use self::{
+    args::{Cli, Verb},
+    error::CliError,
+};
+
+/// Runs what the process was asked to do.
+pub fn main() -> ExitCode {
+    // kube's own choice of a TLS library must not depend on what else is linked. It fails only when already made.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    // Exits by itself with 2, or with 0 for --help and --version.
+    let cli = Cli::parse();
+    match dispatch(cli.verb, &mut io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // `flotilla get | head` has what it wanted.
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            tell(&format!("error: {}", error::chain(&error)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
+    let warn = |text: &str| tell(text);
+    match verb {
+        Verb::Agent(verb) => agent::run(&verb),
+        Verb::Controller(verb) => controller::run(&verb),
+        Verb::Apply(verb) => short(apply::run(&verb, out, &warn)),
+        Verb::Delete(verb) => short(delete::run(&verb, out, &warn)),
+        Verb::Get(verb) => short(get::run(&verb, out, &warn, chrono::Utc::now())),
+        Verb::Crds => crds::run(out),
+        Verb::Version => version::run(out),
+    }
+}
+
+/// Runs a verb that ends by itself: one thread will do.
+fn short(verb: impl Future<Output = Result<(), CliError>>) -> Result<(), CliError> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    runtime.block_on(verb)
+}
+
+/// Runs a verb that serves until it is told to stop.
+fn long<E>(run: impl Future<Output = Result<(), E>>) -> Result<(), CliError>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::Runtime)?;
+    runtime.block_on(run).map_err(|error| CliError::Ended(Box::new(error)))
+}
+
+/// A line on standard error; if that is gone, nobody is listening.
+fn tell(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}

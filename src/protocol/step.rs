@@ -52,11 +52,6 @@ fn take_in(unit: &mut Unit, input: Input, env: &Env<'_>, effects: &mut Vec<Effec
         Input::Denied => answers::denied(unit, env, effects),
         Input::Done { nonce, outcome, release } => run::done(unit, &nonce, outcome, release, env, effects),
         Input::Waiting { nonce, seconds } => run::waiting(unit, &nonce, seconds, env, effects),
-        Input::Gate(gate) => {
-            if let Some(latest) = &mut unit.latest {
-                latest.gate = gate;
-            }
-        }
         Input::Verified { session, quiet } => answers::verified(unit, &session, quiet, env, effects),
         Input::Gate(gate) => {
             if let Some(latest) = &mut unit.latest {

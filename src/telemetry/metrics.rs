@@ -38,6 +38,7 @@ struct Inner {
     slots: Gauge,
     slots_free: Gauge,
     sessions_live: Gauge,
+    open_claims: Gauge,
     units: Family<UnitState, Gauge>,
     deploy_seconds: Histogram,
     claim_seconds: Histogram,
@@ -76,6 +77,7 @@ impl Metrics {
             slots: Gauge::default(),
             slots_free: Gauge::default(),
             sessions_live: Gauge::default(),
+            open_claims: Gauge::default(),
             units: filled(UnitState::ALL),
             deploy_seconds: Histogram::new(DEPLOY_BUCKETS),
             claim_seconds: Histogram::new(CLAIM_BUCKETS),
@@ -190,6 +192,11 @@ impl Metrics {
     }
 
     /// Sessions this replica believes alive, itself included.
+    pub fn set_open_claims(&self, open: usize) {
+        self.0.open_claims.set(signed(open));
+    }
+
+    /// Replicas whose session lives, in this replica's eyes.
     pub fn set_live_sessions(&self, live: usize) {
         self.0.sessions_live.set(signed(live));
     }
@@ -255,6 +262,7 @@ impl Inner {
         r.register("claims_quarantined", "Units put into quarantine", self.claims_quarantined.clone());
         r.register("worker_slots", "Worker slots of this replica", self.slots.clone());
         r.register("worker_slots_free", "Worker slots free now", self.slots_free.clone());
+        r.register("claims_open", "Open claims the controller observes", self.open_claims.clone());
         r.register("sessions_live", "Replicas believed alive, this one included", self.sessions_live.clone());
         r.register("units", "Units, by what this replica knows of them", self.units.clone());
         r.register(

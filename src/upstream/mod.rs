@@ -1,1 +1,122 @@
-//! upstream
+// SPDX-License-Identifier: Apache-2.0
+//! The management cluster: watch BundleDeployments, claim, finish, report, read contents.
+//!
+//! Every write is a PATCH of the status subresource that carries uid and resourceVersion; there is no other.
+
+pub mod fields;
+mod snapshot;
+mod watch;
+mod write;
+
+use std::time::Duration;
+
+use kube::{Api, Client, Config, config::Kubeconfig};
+
+use crate::api::{BundleDeployment, Content};
+
+pub use snapshot::snapshot;
+pub use watch::{Event, watch};
+pub use write::{Answer, chain};
+
+/// One request's limit. The API server's own for a mutating request is longer, so an expiry here is ambiguous.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a watch may stay silent before it is opened anew, in seconds. Finds half-open connections.
+const WATCH_SECONDS: u32 = 60;
+
+/// Why the management cluster could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    /// The kubeconfig is of no use.
+    #[error("cannot use the kubeconfig of the management cluster")]
+    Kubeconfig(#[source] kube::config::KubeconfigError),
+    /// No client.
+    #[error("cannot make a client for the management cluster")]
+    Client(#[source] kube::Error),
+    /// A read failed.
+    #[error("cannot read {object} on the management cluster")]
+    Read {
+        /// Kind and name.
+        object: String,
+        /// The API's answer.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// A read did not end in time.
+    #[error("reading {object} on the management cluster took longer than {} s", REQUEST_TIMEOUT.as_secs())]
+    Timeout {
+        /// Kind and name.
+        object: String,
+    },
+}
+
+/// The management cluster under the agent's narrow rights.
+#[derive(Clone)]
+pub struct Upstream {
+    client: Client,
+    namespace: String,
+    bundle_deployments: Api<BundleDeployment>,
+}
+
+impl Upstream {
+    /// Connects with the kubeconfig of the registration; its context's namespace is the cluster namespace.
+    pub async fn connect(kubeconfig: Kubeconfig) -> Result<Self, UpstreamError> {
+        let config = Config::from_custom_kubeconfig(kubeconfig, &Default::default())
+            .await
+            .map_err(UpstreamError::Kubeconfig)?;
+        Self::with_config(config)
+    }
+
+    /// Connects with a ready configuration.
+    pub fn with_config(mut config: Config) -> Result<Self, UpstreamError> {
+        // A retried claim meets its own success as a conflict; only the protocol may try again.
+        config.default_retry = false;
+        let namespace = config.default_namespace.clone();
+        let client = Client::try_from(config).map_err(UpstreamError::Client)?;
+        Ok(Self::with_client(client, namespace))
+    }
+
+    /// For tests: any client.
+    pub fn with_client(client: Client, namespace: String) -> Self {
+        let bundle_deployments = Api::namespaced(client.clone(), &namespace);
+        Self { client, namespace, bundle_deployments }
+    }
+
+    /// The client, for the watch.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The cluster namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Live read of a BundleDeployment; `None` is a 404 that names it.
+    ///
+    /// A removed CRD or group answers a 404, too, but a plain one: that is an error, not an absence.
+    pub async fn read(&self, name: &str) -> Result<Option<BundleDeployment>, UpstreamError> {
+        let object = || format!("bundledeployment {}/{name}", self.namespace);
+        match tokio::time::timeout(REQUEST_TIMEOUT, self.bundle_deployments.get(name)).await {
+            Err(_) => Err(UpstreamError::Timeout { object: object() }),
+            Ok(Ok(found)) => Ok(Some(found)),
+            Ok(Err(kube::Error::Api(status))) if names_the_object(&status, name) => Ok(None),
+            Ok(Err(source)) => Err(UpstreamError::Read { object: object(), source: Box::new(source) }),
+        }
+    }
+
+    /// Live read of a Content.
+    pub async fn content(&self, id: &str) -> Result<Content, UpstreamError> {
+        let object = || format!("content {id}");
+        let contents: Api<Content> = Api::all(self.client.clone());
+        match tokio::time::timeout(REQUEST_TIMEOUT, contents.get(id)).await {
+            Err(_) => Err(UpstreamError::Timeout { object: object() }),
+            Ok(found) => {
+                found.map_err(|source| UpstreamError::Read { object: object(), source: Box::new(source) })
+            }
+        }
+    }
+}
+
+fn names_the_object(status: &kube::core::Status, name: &str) -> bool {
+    status.code == 404 && status.details.as_ref().is_some_and(|details| details.name == name)
+}

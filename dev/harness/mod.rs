@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Real control planes, simulated nodes and agent processes, for the tests, the demonstration and the benchmarks.
+//!
+//! A test includes the whole tree with `#[path = "../dev/harness/mod.rs"] mod harness;`. Nothing here waits by
+//! sleeping for a fixed time: conditions are polled with [`until`].
+
+// Each test includes the whole tree and uses a part of it.
+#![allow(dead_code, unused_imports)]
+
+mod audit;
+pub mod bundles;
+mod control_plane;
+pub mod fleet;
+mod follow;
+pub mod judge;
+mod kubeconfig;
+mod pki;
+mod ports;
+mod process;
+pub mod records;
+pub mod replica;
+mod tools;
+pub mod units;
+mod until;
+mod workloads;
+pub mod world;
+
+pub use audit::AuditEntry;
+pub use control_plane::{ControlPlane, Options};
+pub use ports::Port;
+pub use process::{Lifetime, Process};
+pub use tools::Tools;
+pub use until::{GENEROUS, Wait, until};

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is seen downstream of release records and of stamped ConfigMaps, from beginning to end.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use flotilla::api::keys;
+use flotilla::protocol::Stamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client, ResourceExt};
+use tokio::time::Instant;
+
+use super::follow::Memory;
+
+/// One revision of a release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The release's namespace.
+    pub namespace: String,
+    /// The release's name.
+    pub release: String,
+    /// The revision.
+    pub revision: u32,
+    /// The claim that created it, where it says so.
+    pub stamp: Option<Stamp>,
+    /// The states it went through, in order: `pending-install`, `deployed`, …
+    pub states: Vec<String>,
+    /// When it was seen first.
+    pub seen: Instant,
+}
+
+impl Record {
+    /// Whether it was ever the deployed one.
+    pub fn was_deployed(&self) -> bool {
+        self.states.iter().any(|state| state == "deployed" || state == "superseded")
+    }
+
+    /// Whether its deployment has begun and not ended yet.
+    pub fn is_pending(&self) -> bool {
+        self.states.last().is_some_and(|state| state.starts_with("pending-"))
+    }
+}
+
+type Table = BTreeMap<(String, String, u32), Record>;
+
+/// All release records of a cluster, deleted ones included.
+pub struct Records(Memory<Table>);
+
+impl Records {
+    /// Starts to watch, and waits for the first complete list.
+    pub async fn follow(downstream: Client) -> anyhow::Result<Records> {
+        let secrets: Api<PartialObjectMeta<Secret>> = Api::all(downstream);
+        let config = watcher::Config::default().labels("owner=helm");
+        let events = watcher::watcher(secrets, config);
+        let memory = Memory::start(events, |table: &mut Table, event| {
+            if let Event::Apply(secret) | Event::InitApply(secret) = event {
+                note_record(table, &secret);
+            }
+        });
+        memory.await.map(Records)
+    }
+
+    /// Every revision ever seen, by namespace, release and number.
+    pub fn all(&self) -> Vec<Record> {
+        self.0.look(|table| table.values().cloned().collect())
+    }
+
+    /// The revisions of one release.
+    pub fn of(&self, namespace: &str, release: &str) -> Vec<Record> {
+        let is_its = |record: &&Record| record.namespace == namespace && record.release == release;
+        self.0.look(|table| table.values().filter(is_its).cloned().collect())
+    }
+
+    /// Waits until a revision fulfils `probe`, and gives it.
+    pub async fn until(
+        &self,
+        what: &str,
+        bound: Duration,
+        mut probe: impl FnMut(&Record) -> bool,
+    ) -> anyhow::Result<Record> {
+        self.0.until(what, bound, |table| table.values().find(|record| probe(record)).cloned()).await
+    }
+}
+
+fn note_record(table: &mut Table, secret: &impl ResourceExt) {
+    let label = |key: &str| secret.labels().get(key).cloned().unwrap_or_default();
+    let Ok(revision) = label("version").parse() else { return };
+    let (namespace, release) = (secret.namespace().unwrap_or_default(), label("name"));
+    let record = table.entry((namespace.clone(), release.clone(), revision)).or_insert_with(|| Record {
+        namespace,
+        release,
+        revision,
+        stamp: None,
+        states: Vec::new(),
+        seen: Instant::now(),
+    });
+    if let Some(stamp) = secret.annotations().get(keys::EPOCH_ANNOTATION) {
+        record.stamp = Stamp::parse(stamp);
+    }
+    let state = label("status");
+    if record.states.last() != Some(&state) {
+        record.states.push(state);
+    }
+}
+
+/// What one ConfigMap went through.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// Its stamps, in order, without repetitions.
+    pub stamps: Vec<Stamp>,
+    /// The values of its key `version`, in order, without repetitions.
+    pub versions: Vec<String>,
+    /// Whether it is there now.
+    pub present: bool,
+}
+
+/// The ConfigMaps of one namespace, deleted ones included.
+pub struct Traces(Memory<BTreeMap<String, Trace>>);
+
+impl Traces {
+    /// Starts to watch, and waits for the first complete list.
+    pub async fn follow(downstream: Client, namespace: &str) -> anyhow::Result<Traces> {
+        let api: Api<ConfigMap> = Api::namespaced(downstream, namespace);
+        let events = watcher::watcher(api, watcher::Config::default());
+        let memory = Memory::start(events, |table, event| match event {
+            Event::Apply(map) | Event::InitApply(map) => note_trace(table, &map, true),
+            Event::Delete(map) => note_trace(table, &map, false),
+            Event::Init | Event::InitDone => {}
+        });
+        memory.await.map(Traces)
+    }
+
+    /// All ConfigMaps ever seen, by name.
+    pub fn all(&self) -> BTreeMap<String, Trace> {
+        self.0.look(|table| table.clone())
+    }
+
+    /// Waits until `probe` gives a value; it is asked at each change.
+    pub async fn until<T>(
+        &self,
+        what: &str,
+        bound: Duration,
+        probe: impl FnMut(&BTreeMap<String, Trace>) -> Option<T>,
+    ) -> anyhow::Result<T> {
+        self.0.until(what, bound, probe).await
+    }
+}
+
+fn note_trace(table: &mut BTreeMap<String, Trace>, map: &ConfigMap, present: bool) {
+    let trace = table.entry(map.name_any()).or_default();
+    trace.present = present;
+    let stamp = map.annotations().get(keys::EPOCH_ANNOTATION).and_then(|text| Stamp::parse(text));
+    if let Some(stamp) = stamp.filter(|stamp| trace.stamps.last() != Some(stamp)) {
+        trace.stamps.push(stamp);
+    }
+    let version = map.data.as_ref().and_then(|data| data.get("version"));
+    if let Some(version) = version.filter(|version| trace.versions.last() != Some(version)) {
+        trace.versions.push(version.clone());
+    }
+}

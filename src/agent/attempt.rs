@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One deployment: claim → load → render → gate → apply → prune → wait → observe → finish.
+//!
+//! The claim stands when `attempt` begins, and the loop writes the finish; in between are the steps of
+//! [`Run::deploy`], each with an error of its own. The fence decides before every write downstream whether the
+//! claim still allows it.
+
+mod error;
+mod outcome;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+pub use error::AttemptError;
+pub use outcome::Ended;
+
+use super::{
+    context::Context,
+    inbox::{Name, Outbox},
+    plan::{self, Plan},
+    proof::Proof,
+    waiting,
+};
+use crate::{
+    api::{
+        self, BundleDeployment, BundleDeploymentOptions, DeploymentId, ReleaseId, keys, manifest::Manifest,
+    },
+    downstream::{
+        apply::{self, Known, KnownObjects, Owner},
+        fence::Fence,
+        kinds::Kind,
+        live::LiveStore,
+        objects::Identity,
+        prune,
+        release::{self, Gate, GateInput, Operation, Record, ReleaseError, ReleaseState},
+    },
+    monitor::{self, Evaluation, Judge, Key},
+    protocol::{Claim, Epoch, Stamp, Time},
+    render::{self, Rendered},
+};
+
+/// What a deployment is started with.
+pub struct Job {
+    /// Surroundings.
+    pub ctx: Arc<Context>,
+    /// To the loop.
+    pub outbox: Outbox,
+    /// The unit.
+    pub name: Name,
+    /// The object at the claim.
+    pub object: Arc<BundleDeployment>,
+    /// The claim.
+    pub claim: Claim,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// A session lost it before.
+    pub taken_over: bool,
+    /// When the request was sent that showed the claim as ours.
+    pub confirmed: Time,
+    /// Stops the work at the next safe point.
+    pub cancelled: CancellationToken,
+}
+
+/// What stands after a deployment.
+pub struct Deployed {
+    release: ReleaseId,
+    operation: Option<Operation>,
+    plan: Plan,
+    evaluation: Evaluation,
+}
+
+/// Runs one deployment to its end, whatever that is.
+pub async fn attempt(job: Job) -> Ended {
+    let started = job.ctx.clock.now();
+    let run = Run::new(job);
+    let (result, gate) = run.deploy().await;
+    let took = run.job.ctx.clock.now().saturating_sub(started);
+    let ended = match result {
+        Ok(deployed) => Ended::deployed(&run.job, deployed),
+        Err(error) => {
+            if let Some(gate) = gate
+                && let Err(cause) = gate.failed(&error.text()).await
+            {
+                info!(
+                    cause = crate::upstream::chain(&cause),
+                    "the record of the failed attempt stays pending"
+                );
+            }
+            Ended::failed(&run.job, error)
+        }
+    };
+    ended.tell(&run.job, took);
+    ended
+}
+
+/// One deployment on its way.
+struct Run {
+    job: Job,
+    fence: Fence,
+    options: BundleDeploymentOptions,
+    namespace: String,
+    release: String,
+}
+
+impl Run {
+    fn new(job: Job) -> Self {
+        let options = job.object.options().into_owned();
+        let uid = job.object.metadata.uid.as_deref().unwrap_or_default();
+        let proof = Proof::new(
+            job.ctx.clone(),
+            job.outbox.clone(),
+            job.name.clone(),
+            uid.into(),
+            job.claim.nonce.clone(),
+            job.confirmed,
+        );
+        let fence = Fence {
+            stamp: Stamp { uid: uid.into(), epoch: job.epoch.clone() },
+            proof: Arc::new(proof),
+            ttl: job.ctx.protocol.ttl,
+            cancelled: job.cancelled.clone(),
+        };
+        let namespace = api::release_namespace(&options).to_owned();
+        let release = api::release_name(&job.name, &options);
+        Self { job, fence, options, namespace, release }
+    }
+
+    /// The steps. A gate that comes back is open and to be failed.
+    async fn deploy(&self) -> (Result<Deployed, AttemptError>, Option<Gate>) {
+        let rendered = match self.prepare().await {
+            Ok(rendered) => rendered,
+            Err(error) => return (Err(error), None),
+        };
+        let gate = match self.gate(&rendered).await {
+            Ok(gate) => gate,
+            Err(error) => return (Err(error), None),
+        };
+        match self.put_in_place(&rendered, &gate).await {
+            Ok((plan, evaluation)) => {
+                let operation = gate.operation();
+                match gate.deployed(None).await {
+                    Ok(revision) => {
+                        let release = ReleaseId {
+                            namespace: self.namespace.clone(),
+                            name: self.release.clone(),
+                            revision,
+                        };
+                        let plan = Plan { release: release.clone(), ..plan };
+                        (Ok(Deployed { release, operation, plan, evaluation }), None)
+                    }
+                    Err(source) => (Err(AttemptError::Release(source)), None),
+                }
+            }
+            Err(error) => (Err(error), Some(gate)),
+        }
+    }
+
+    /// Everything before the first write: load, render.
+    async fn prepare(&self) -> Result<Rendered, AttemptError> {
+        error::supported(&self.job.object.spec, &self.options)?;
+        let manifest = self.load().await?;
+        let job = render::Job {
+            bd_name: &self.job.name,
+            options: &self.options,
+            manifest: &manifest,
+            scope: &self.job.ctx.scope,
+            agent_namespace: &self.job.ctx.agent_namespace,
+            commit: self.job.object.label(keys::COMMIT),
+        };
+        let mut rendered = render::render(&self.job.ctx.engine, job).await.map_err(AttemptError::Render)?;
+        let kinds = &self.job.ctx.downstream.kinds;
+        if !self.options.target_namespace.is_empty() {
+            let wanted = rendered.objects.iter().map(|object| (&*object.api_version, &*object.kind));
+            kinds.prepare(wanted).await.map_err(AttemptError::Kinds)?;
+            rendered.force_namespace(&self.options.target_namespace, kinds).map_err(AttemptError::Render)?;
+        }
+        // A bundle that cannot be applied as a whole makes no revision.
+        apply::check(&self.job.ctx.downstream, &rendered.objects).await.map_err(AttemptError::Apply)?;
+        Ok(rendered)
+    }
+
+    async fn load(&self) -> Result<Manifest, AttemptError> {
+        let id = DeploymentId::parse(&self.job.claim.deployment).manifest_id;
+        let content = self.job.ctx.upstream.content(&id).await.map_err(AttemptError::Load)?;
+        Manifest::from_content(&content).map_err(|source| AttemptError::Content { id, source })
+    }
+
+    /// Opens the next revision, or adopts the one that is already as wanted.
+    async fn gate(&self, rendered: &Rendered) -> Result<Gate, AttemptError> {
+        let (store, bundle) = (&self.job.ctx.downstream.store, &*self.job.name);
+        let history = store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
+        let never_applied =
+            self.job.object.status.as_ref().is_none_or(|status| status.applied_deployment_id.is_empty());
+        let same = |release: &release::Release| {
+            release.manifest == rendered.manifest
+                && release.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
+        };
+        if never_applied && let ReleaseState::InSync { .. } = release::state(&history, bundle, same) {
+            return Gate::adopt(store, &self.fence, bundle, history).await.map_err(AttemptError::Release);
+        }
+        match self.open(rendered, history, false, false).await {
+            Err(ReleaseError::ForeignRun { record, status, resource_version }) => {
+                let key = format!("{record}@{resource_version}");
+                if !self.job.ctx.stood_still(key, self.job.ctx.protocol.claim_timeout) {
+                    let source = ReleaseError::ForeignRun { record, status, resource_version };
+                    return Err(AttemptError::Release(source));
+                }
+                let history =
+                    store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
+                self.open(rendered, history, true, false).await.map_err(AttemptError::Release)
+            }
+            Err(ReleaseError::Uninstalling { record, guard }) => {
+                if !self.guard_is_dead(&record, guard.as_ref()).await {
+                    return Err(AttemptError::Release(ReleaseError::Uninstalling { record, guard }));
+                }
+                let history =
+                    store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
+                self.open(rendered, history, false, true).await.map_err(AttemptError::Release)
+            }
+            other => other.map_err(AttemptError::Release),
+        }
+    }
+
+    async fn open(
+        &self,
+        rendered: &Rendered,
+        history: Vec<Record>,
+        fail_foreign: bool,
+        over_removal: bool,
+    ) -> Result<Gate, ReleaseError> {
+        let helm = self.options.helm.as_ref();
+        let input = GateInput {
+            namespace: &self.namespace,
+            name: &self.release,
+            bundle: &self.job.name,
+            chart: rendered.chart.clone(),
+            manifest: rendered.manifest.clone(),
+            values: helm.and_then(|helm| helm.values.clone()).map(Value::Object),
+            history,
+            create_namespace: self.options.create_namespace.unwrap_or(true),
+            fail_foreign,
+            over_removal,
+            max_history: helm.map_or(0, |helm| usize::try_from(helm.max_history).unwrap_or(0)),
+        };
+        Gate::open(&self.job.ctx.downstream.store, &self.fence, input).await
+    }
+
+    /// A removal whose replica is gone, or was not heard of for TTL, may be deployed over.
+    async fn guard_is_dead(&self, record: &str, guard: Option<&release::Guard>) -> bool {
+        let ctx = &self.job.ctx;
+        let Some(guard) = guard else {
+            // Helm's own removal: it has the time that a foreign run has.
+            return ctx.stood_still(format!("{record}/removal"), ctx.protocol.claim_timeout);
+        };
+        let client = ctx.downstream.server.client().clone();
+        match crate::downstream::session::read_session(client, &ctx.agent_namespace, &guard.session).await {
+            Ok(None) => true,
+            Ok(Some(session)) => {
+                ctx.stood_still(format!("{}@{}", guard.session, session.version), ctx.protocol.ttl)
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Apply, prune, wait, observe: everything under the open gate.
+    async fn put_in_place(
+        &self,
+        rendered: &Rendered,
+        gate: &Gate,
+    ) -> Result<(Plan, Evaluation), AttemptError> {
+        let ctx = &self.job.ctx;
+        let before = self.objects_before(gate).await?;
+        self.apply(rendered, &before).await?;
+        self.prune(rendered, &before).await?;
+        let desired =
+            plan::keys(ctx, &rendered.objects, &self.namespace).await.map_err(AttemptError::Observe)?;
+        let previous = plan::keys(ctx, &before, &self.namespace).await.unwrap_or_default();
+        let plan = Plan { release: ReleaseId::default(), desired, previous };
+        let wait = self.options.helm.as_ref().map_or(0, |helm| helm.timeout_seconds);
+        let evaluation = match u64::try_from(wait) {
+            Ok(seconds @ 1..) => waiting::until_ready(&self.job, &self.fence, &plan, seconds).await?,
+            Ok(0) | Err(_) => plan::evaluate(ctx, &self.job.name, &self.job.object, &plan)
+                .await
+                .map_err(AttemptError::Observe)?,
+        };
+        Ok((plan, evaluation))
+    }
+
+    async fn apply(&self, rendered: &Rendered, before: &[render::Object]) -> Result<(), AttemptError> {
+        let ctx = &self.job.ctx;
+        let ignore = self.options.ignore.clone().unwrap_or_default();
+        // Before the objects are there: what the answers show is taken over only for kinds that are watched.
+        ctx.live.ignore(&rendered.hash, &ignore);
+        for object in &rendered.objects {
+            if let Some(kind) = ctx.downstream.kinds.known(&object.api_version, &object.kind) {
+                ctx.live.ensure(&kind.resource);
+            }
+        }
+        let previous = Identity::of_all(before, &ctx.downstream.kinds, &self.namespace);
+        let owner = Owner {
+            namespace: &self.namespace,
+            name: &self.release,
+            take_ownership: self.options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
+            overwrites: &self.options.overwrites,
+            previous: &previous,
+        };
+        let known = KnownLive(&ctx.live);
+        let applied = apply::apply_all(&ctx.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
+            .await
+            .map_err(AttemptError::Apply)?;
+        let judge = Judge { ignore: &ignore, errors: &ctx.errors, now: ctx.clock.wall() };
+        for object in applied {
+            ctx.live.upsert(monitor::observe(&object.live, &judge));
+        }
+        Ok(())
+    }
+
+    /// Removes what the bundle no longer has, and after a takeover what its late holder may have left.
+    async fn prune(&self, rendered: &Rendered, before: &[render::Object]) -> Result<(), AttemptError> {
+        let ctx = &self.job.ctx;
+        if before.is_empty() && !self.job.taken_over {
+            return Ok(());
+        }
+        let keep = Identity::of_all(&rendered.objects, &ctx.downstream.kinds, &self.namespace);
+        let release = (self.namespace.as_str(), self.release.as_str());
+        prune::prune(&ctx.downstream, &self.fence, release, before, &keep)
+            .await
+            .map_err(AttemptError::Prune)?;
+        if self.job.taken_over {
+            let kinds = kinds_of(ctx, before.iter().chain(&rendered.objects));
+            prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep)
+                .await
+                .map_err(AttemptError::Prune)?;
+        }
+        Ok(())
+    }
+
+    /// The objects of the last deployed revision and of every later attempt.
+    async fn objects_before(&self, gate: &Gate) -> Result<Vec<render::Object>, AttemptError> {
+        let mut objects = Vec::new();
+        for record in gate.before() {
+            let Ok(release) = &record.release else { continue };
+            let stored = render::parse_manifest(&self.job.ctx.engine, &release.manifest).await;
+            objects.extend(stored.map_err(AttemptError::Render)?);
+        }
+        Ok(objects)
+    }
+}
+
+/// The kinds of these objects, each once.
+pub(super) fn kinds_of<'o>(
+    ctx: &Context,
+    objects: impl Iterator<Item = &'o render::Object>,
+) -> Vec<Arc<Kind>> {
+    let mut kinds: Vec<Arc<Kind>> = Vec::new();
+    for object in objects {
+        if let Some(kind) = ctx.downstream.kinds.known(&object.api_version, &object.kind)
+            && !kinds.contains(&kind)
+        {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
+
+/// The live store as the apply sees it: what is known with a stamp need not be read.
+struct KnownLive<'a>(&'a LiveStore);
+
+impl KnownObjects for KnownLive<'_> {
+    fn known(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Known> {
+        let key = Key::new(&kind.resource.api_version, &kind.resource.kind, namespace, name);
+        let observed = self.0.get(&key)?;
+        Some(Known {
+            uid: observed.uid.clone(),
+            resource_version: observed.version.0.clone(),
+            stamp: observed.stamp.clone()?,
+        })
+    }
+}

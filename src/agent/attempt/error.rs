@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a deployment fails, and what that means for the next one.
+
+use crate::{
+    agent::plan::PlanError,
+    api::{BundleDeploymentOptions, BundleDeploymentSpec, manifest::ContentError},
+    downstream::{
+        apply::ApplyError,
+        fence::Fenced,
+        kinds::KindError,
+        release::{CodecError, ReleaseError},
+        removal::RemovalError,
+    },
+    render::RenderError,
+    upstream::{self, UpstreamError},
+};
+
+/// Why a deployment ended without success.
+#[derive(Debug, thiserror::Error)]
+pub enum AttemptError {
+    /// The bundle asks for what this version does not do.
+    #[error("this version of Flotilla cannot deploy a bundle with {0}")]
+    Unsupported(&'static str),
+    /// The content could not be read.
+    #[error("cannot load the bundle")]
+    Load(#[source] UpstreamError),
+    /// The content is broken.
+    #[error("cannot use content {id}")]
+    Content {
+        /// Its name.
+        id: String,
+        /// Why.
+        #[source]
+        source: ContentError,
+    },
+    /// It cannot be rendered.
+    #[error(transparent)]
+    Render(RenderError),
+    /// The cluster's kinds are not known.
+    #[error("cannot tell which kinds the cluster serves")]
+    Kinds(#[source] KindError),
+    /// The release record does not allow it, or could not be written.
+    #[error(transparent)]
+    Release(ReleaseError),
+    /// An object could not be applied.
+    #[error(transparent)]
+    Apply(ApplyError),
+    /// An object of an earlier revision could not be removed.
+    #[error(transparent)]
+    Prune(RemovalError),
+    /// The objects could not be looked at.
+    #[error("cannot look at what was deployed")]
+    Observe(#[source] PlanError),
+    /// The wait for readiness ran out. Helm's text.
+    #[error("resource {object} not ready. status: {state}, message: {message}\ncontext deadline exceeded")]
+    NotReady {
+        /// `Kind/namespace/name`.
+        object: String,
+        /// Its state.
+        state: String,
+        /// What it says.
+        message: String,
+    },
+    /// Stopped while it waited.
+    #[error("the deployment was called off")]
+    Fenced(#[source] Fenced),
+    /// A defect of ours.
+    #[error("the deployment panicked: {0}")]
+    Panicked(String),
+}
+
+/// What an error means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The cluster or the surroundings decide: tried again.
+    Retryable,
+    /// The content alone decides: waits for a change.
+    Permanent,
+    /// Called off: handed over.
+    Stopped,
+    /// The claim is not ours: discarded.
+    Fenced,
+}
+
+/// Texts after which Fleet's agent keeps `Deployed` true and says `Installed` false.
+const FLEET_NON_RETRYABLE: [&str; 8] = [
+    "timed out waiting for the condition",
+    "error validating data",
+    "chart requires kubeVersion",
+    "annotation validation error",
+    "YAML parse error",
+    "MalformedYAMLError",
+    "unknown field",
+    "Forbidden: spec is immutable after creation",
+];
+
+impl AttemptError {
+    /// What it means for the unit.
+    pub fn class(&self) -> Class {
+        if let Some(fenced) = self.fenced() {
+            return match fenced {
+                Fenced::Cancelled => Class::Stopped,
+                Fenced::Newer { .. } | Fenced::ClaimLost => Class::Fenced,
+                Fenced::Proof(_) => Class::Retryable,
+            };
+        }
+        let permanent = match self {
+            Self::Unsupported(_) | Self::NotReady { .. } => true,
+            // A content is named after its hash: a repaired one has another name, but one damaged in storage may
+            // be put right in place.
+            Self::Content { .. } | Self::Load(_) | Self::Kinds(_) | Self::Observe(_) | Self::Prune(_) => {
+                false
+            }
+            Self::Render(error) => error.is_permanent(),
+            Self::Release(error) => error.is_permanent(),
+            Self::Apply(error) => error.is_permanent(),
+            Self::Fenced(_) | Self::Panicked(_) => false,
+        };
+        if permanent { Class::Permanent } else { Class::Retryable }
+    }
+
+    /// The fence's refusal, when that is the cause.
+    pub fn fenced(&self) -> Option<&Fenced> {
+        match self {
+            Self::Release(error) => error.fenced(),
+            Self::Apply(error) => error.fenced(),
+            Self::Prune(error) => error.fenced(),
+            Self::Fenced(fenced) => Some(fenced),
+            _ => None,
+        }
+    }
+
+    /// The error with its causes, each once: what people read in conditions and records.
+    pub fn text(&self) -> String {
+        upstream::chain(self)
+    }
+
+    /// Whether the bundle is too large to be stored.
+    pub fn is_size(&self) -> bool {
+        matches!(self, Self::Release(ReleaseError::Encode { source: CodecError::TooLarge { .. }, .. }))
+    }
+
+    /// Whether Fleet's agent would count this text as deployed but not installed.
+    pub fn is_fleet_non_retryable(text: &str) -> bool {
+        FLEET_NON_RETRYABLE.iter().any(|known| text.contains(known))
+    }
+}
+
+/// Refuses what would be silently ignored otherwise. An option without effect on raw YAML is not refused.
+pub fn supported(spec: &BundleDeploymentSpec, options: &BundleDeploymentOptions) -> Result<(), AttemptError> {
+    let helm = options.helm.as_ref();
+    let refused = [
+        (spec.oci_contents, "contents in an OCI registry (ociContents)"),
+        (spec.helm_chart_options.is_some(), "a chart of a HelmOp (helmChartOptions)"),
+        (!options.service_account.is_empty(), "an account to impersonate (serviceAccount)"),
+        (!options.downstream_resources.is_empty(), "resources copied from upstream (downstreamResources)"),
+        (options.allowed_target_namespace_selector.is_some(), "allowedTargetNamespaceSelector"),
+        (options.namespace_labels.is_some(), "labels forced on its namespace (namespaceLabels)"),
+        (
+            options.namespace_annotations.is_some(),
+            "annotations forced on its namespace (namespaceAnnotations)",
+        ),
+        (
+            helm.is_some_and(|helm| !helm.chart.is_empty() || !helm.repo.is_empty()),
+            "a Helm chart (helm.chart)",
+        ),
+        (helm.is_some_and(|helm| helm.atomic), "helm.atomic"),
+        (helm.is_some_and(|helm| helm.force), "helm.force"),
+    ];
+    match refused.into_iter().find(|(present, _)| *present) {
+        Some((_, what)) => Err(AttemptError::Unsupported(what)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_would_be_ignored_is_refused_by_name() {
+        for (options, word) in [
+            (json!({"serviceAccount": "x"}), "serviceAccount"),
+            (json!({"helm": {"chart": "c"}}), "helm.chart"),
+            (json!({"helm": {"atomic": true}}), "helm.atomic"),
+            (json!({"namespaceLabels": {}}), "namespaceLabels"),
+        ] {
+            let options: BundleDeploymentOptions = serde_json::from_value(options).unwrap();
+            let error = supported(&BundleDeploymentSpec::default(), &options).unwrap_err();
+            assert!(error.to_string().contains(word), "{error}");
+            assert_eq!(error.class(), Class::Permanent);
+        }
+        let plain = json!({"helm": {"timeoutSeconds": 5, "takeOwnership": true}, "keepResources": true});
+        let options: BundleDeploymentOptions = serde_json::from_value(plain).unwrap();
+        assert!(supported(&BundleDeploymentSpec::default(), &options).is_ok());
+    }
+
+    #[test]
+    fn the_fence_decides_what_its_refusal_means() {
+        let class = |fenced| AttemptError::Fenced(fenced).class();
+        assert_eq!(class(Fenced::Cancelled), Class::Stopped);
+        assert_eq!(class(Fenced::ClaimLost), Class::Fenced);
+        assert_eq!(class(Fenced::Proof("down".into())), Class::Retryable);
+    }
+}

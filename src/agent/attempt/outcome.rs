@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a deployment leaves: the protocol's outcome, and the status fields for the finish.
+
+use std::{sync::Arc, time::Duration};
+
+use tracing::{info, warn};
+
+use super::{AttemptError, Deployed, Job, error::Class};
+use crate::{
+    agent::{
+        notes,
+        plan::{self, Plan},
+    },
+    api::ReleaseId,
+    downstream::{fence::Fenced, release::Operation},
+    monitor::conditions::{DEPLOYED, INSTALLED, MONITORED, READY},
+    protocol::{Nonce, Outcome},
+    telemetry::{
+        events::{EventType, reason},
+        metrics::DeploymentOutcome,
+    },
+    upstream::fields::{Fields, ObservedFields},
+};
+
+/// The end of one deployment.
+#[derive(Debug)]
+pub struct Ended {
+    /// Under this claim.
+    pub nonce: Nonce,
+    /// For the protocol.
+    pub outcome: Outcome,
+    /// `ns/name:revision`, or empty.
+    pub release: String,
+    /// For the finish.
+    pub fields: Fields,
+    /// For monitoring.
+    pub plan: Option<Arc<Plan>>,
+    told: Told,
+}
+
+/// For metric and Event.
+#[derive(Debug)]
+enum Told {
+    Installed,
+    Upgraded,
+    Adopted,
+    Failed { text: String, permanent: bool, size: bool, stale: bool },
+    Abandoned { stale: bool },
+}
+
+impl Ended {
+    /// Success.
+    pub(super) fn deployed(job: &Job, deployed: Deployed) -> Self {
+        let Deployed { release, operation, plan, evaluation } = deployed;
+        let mut fields = plan::fields(evaluation, &job.object);
+        fields.applied = Some(job.claim.deployment.clone());
+        fields.release = Some(release.to_string());
+        fields.conditions.insert(0, (DEPLOYED, Ok(())));
+        fields.conditions.insert(0, (INSTALLED, Ok(())));
+        fields.conditions.push((MONITORED, Ok(())));
+        Self {
+            nonce: job.claim.nonce.clone(),
+            outcome: Outcome::Deployed,
+            release: release.to_string(),
+            fields,
+            plan: Some(Arc::new(plan)),
+            told: match operation {
+                Some(Operation::Install) => Told::Installed,
+                Some(Operation::Upgrade) => Told::Upgraded,
+                None => Told::Adopted,
+            },
+        }
+    }
+
+    /// Anything else.
+    pub(super) fn failed(job: &Job, error: AttemptError) -> Self {
+        let text = error.text();
+        let stale = matches!(error.fenced(), Some(Fenced::Newer { .. }));
+        let (outcome, told) = match error.class() {
+            Class::Retryable => (Outcome::Failed { cause: text.clone() }, false),
+            Class::Permanent => (Outcome::Permanent, true),
+            Class::Stopped => return Self::abandoned(job, Outcome::Stopped, stale),
+            Class::Fenced => return Self::abandoned(job, Outcome::Fenced, stale),
+        };
+        let told = Told::Failed { text: text.clone(), permanent: told, size: error.is_size(), stale };
+        let fields = match outcome {
+            Outcome::Permanent => permanent(job, &text),
+            _ => Fields { conditions: vec![(DEPLOYED, Err(text))], ..Fields::default() },
+        };
+        Self { nonce: job.claim.nonce.clone(), outcome, release: String::new(), fields, plan: None, told }
+    }
+
+    fn abandoned(job: &Job, outcome: Outcome, stale: bool) -> Self {
+        Self {
+            nonce: job.claim.nonce.clone(),
+            outcome,
+            release: String::new(),
+            fields: Fields::default(),
+            plan: None,
+            told: Told::Abandoned { stale },
+        }
+    }
+
+    /// A defect of ours ended it: that deployment's failure, not the replica's.
+    pub fn panicked(nonce: Nonce, panic: &tokio::task::JoinError) -> Self {
+        let text = AttemptError::Panicked(panic.to_string()).text();
+        Self {
+            nonce,
+            outcome: Outcome::Failed { cause: text.clone() },
+            release: String::new(),
+            fields: Fields { conditions: vec![(DEPLOYED, Err(text.clone()))], ..Fields::default() },
+            plan: None,
+            told: Told::Failed { text, permanent: false, size: false, stale: false },
+        }
+    }
+
+    /// Log line, metric and Event.
+    pub(super) fn tell(&self, job: &Job, took: Duration) {
+        let (ctx, name, attempt) = (&job.ctx, &job.name, job.claim.attempt);
+        let object = Some(&*job.object);
+        let outcome = match &self.told {
+            Told::Installed => DeploymentOutcome::Installed,
+            Told::Upgraded => DeploymentOutcome::Upgraded,
+            Told::Adopted => DeploymentOutcome::Adopted,
+            Told::Failed { permanent: true, .. } => DeploymentOutcome::Rejected,
+            Told::Failed { permanent: false, .. } => DeploymentOutcome::Failed,
+            Told::Abandoned { .. } => DeploymentOutcome::Abandoned,
+        };
+        ctx.metrics.deployment(outcome, took);
+        match &self.told {
+            Told::Installed | Told::Upgraded | Told::Adopted => {
+                info!(
+                    release = self.release,
+                    took_ms = took.as_millis(),
+                    outcome = outcome.word(),
+                    "deployed"
+                );
+                let failed_before = job.object.condition(DEPLOYED).is_some_and(|it| it.status == "False");
+                let event = match self.told {
+                    _ if attempt > 1 || failed_before => {
+                        Some((reason::RECOVERED, format!("bundle {name}: deployed at attempt {attempt}")))
+                    }
+                    Told::Installed => Some((reason::FIRST_DEPLOYED, format!("bundle {name}: deployed"))),
+                    _ => None,
+                };
+                if let (Some((reason, note)), Ok(release)) = (event, self.release.parse::<ReleaseId>()) {
+                    ctx.events.publish(notes::record(&release), EventType::Normal, reason, note);
+                }
+            }
+            Told::Failed { text, permanent, size, .. } => {
+                warn!(cause = text, permanent, "deployment failed");
+                let reason = if *size { reason::SIZE_EXCEEDED } else { reason::DEPLOY_FAILED };
+                let next = if *permanent { "waits for a change" } else { "will be tried again" };
+                notes::publish(
+                    ctx,
+                    object,
+                    EventType::Warning,
+                    reason,
+                    format!("bundle {name} ({next}): {text}"),
+                );
+            }
+            Told::Abandoned { .. } => info!(outcome = ?self.outcome, "deployment called off"),
+        }
+        if let Told::Failed { stale: true, .. } | Told::Abandoned { stale: true } = &self.told {
+            ctx.metrics.stale_write_refused();
+            let note = format!("bundle {name}: a write of a claim that was taken over was refused");
+            notes::publish(ctx, object, EventType::Warning, reason::STALE_WRITE_REFUSED, note);
+        }
+    }
+}
+
+/// The status Fleet's agent gives a failure that no retry can mend.
+fn permanent(job: &Job, text: &str) -> Fields {
+    // Other tools read both; which one Fleet's agent makes false depends on the text.
+    let deployed = if AttemptError::is_fleet_non_retryable(text) { Ok(()) } else { Err(text.to_owned()) };
+    Fields {
+        applied: Some(job.claim.deployment.clone()),
+        release: Some(String::new()),
+        sync_generation: Some(job.object.options().force_sync_generation),
+        observed: Some(ObservedFields { non_modified: true, ..ObservedFields::default() }),
+        conditions: vec![
+            (INSTALLED, Err(format!("not installed: {text}"))),
+            (DEPLOYED, deployed),
+            (READY, Err(format!("not ready: {text}"))),
+        ],
+    }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Everything a replica needs from its surroundings.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicUsize},
+    time::Duration,
+};
+
+use super::surroundings::Clock;
+use crate::{
+    downstream::{Downstream, live::LiveStore, session::SessionHealth},
+    monitor::ErrorStatuses,
+    protocol::{Config, Holder, SessionId, Time},
+    render::engine::Engine,
+    telemetry::{Metrics, events::Events, probes::Health},
+    upstream::Upstream,
+};
+
+/// Shared by the loop and its tasks.
+pub struct Context {
+    /// The management cluster: claims and results, status subresource only.
+    pub upstream: Upstream,
+    /// This cluster: release records and objects.
+    pub downstream: Downstream,
+    /// What lives of what was deployed.
+    pub live: LiveStore,
+    /// Reads manifests.
+    pub engine: Engine,
+    /// This run.
+    pub session_id: SessionId,
+    /// This replica's name.
+    pub holder: Holder,
+    /// Whether the session Lease is renewed.
+    pub session: SessionHealth,
+    /// Time between its renewals.
+    pub session_renew: Duration,
+    /// Settings of the protocol.
+    pub protocol: Config,
+    /// Namespace of the agent.
+    pub agent_namespace: String,
+    /// Suffix of set ids; lets several agents share a cluster.
+    pub scope: String,
+    /// Deployments at once.
+    pub slots: usize,
+    /// How many of them are free; the session Lease tells the peers.
+    pub free_slots: Arc<AtomicUsize>,
+    /// Which conditions are errors.
+    pub errors: Arc<ErrorStatuses>,
+    /// What was first seen when, to tell what stands still.
+    pub still: Mutex<HashMap<String, Time>>,
+    /// Looks at settled units at once: a start with thousands of them must not flood the API server.
+    pub monitors: tokio::sync::Semaphore,
+    /// Time.
+    pub clock: Clock,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Kubernetes Events.
+    pub events: Events,
+    /// What `/readyz` tells.
+    pub health: Health,
+}
+
+/// What was seen is forgotten after this many, the oldest first: each is a rare case.
+const STILL_LIMIT: usize = 1000;
+
+impl Context {
+    /// Whether this very thing was first seen at least `time` ago by this replica's own clock.
+    pub fn stood_still(&self, thing: String, time: Duration) -> bool {
+        let now = self.clock.now();
+        let mut still = self.still.lock().unwrap_or_else(PoisonError::into_inner);
+        if still.len() >= STILL_LIMIT
+            && let Some(oldest) =
+                still.iter().min_by_key(|(_, since)| **since).map(|(thing, _)| thing.clone())
+        {
+            still.remove(&oldest);
+        }
+        let since = *still.entry(thing).or_insert(now);
+        now.saturating_sub(since) >= time
+    }
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Continuous duty: the status of a settled unit says what lives. One replica per unit has it, by preference.
+//!
+//! A unit is looked at when its objects change, when somebody rewrote its status, and when the duty comes to this
+//! replica. Nothing is written when nothing changed for the reader, and at most once a second otherwise.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use tracing::{debug, warn};
+
+use super::{
+    context::Context,
+    inbox::{Message, Name},
+    plan::{self, Plan, PlanError},
+    replica::Replica,
+};
+use crate::{
+    api::{self, BundleDeployment},
+    monitor::conditions::{DEPLOYED, INSTALLED, MONITORED, READY},
+    protocol::{Gate, Input, Time},
+    telemetry::metrics::UpstreamWrite,
+    upstream::{
+        self, Answer,
+        fields::{self, Fields},
+    },
+};
+
+/// Least time between two writes about one unit; changes in between are told together.
+const PACE: Duration = Duration::from_secs(1);
+/// Wait before a look that failed is repeated.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// What this replica remembers of its duty for one unit.
+#[derive(Default)]
+pub struct Monitored {
+    /// What the release should hold; read again when the release changes.
+    pub plan: Option<Arc<Plan>>,
+    /// The state that was last looked at; another one calls for a new look.
+    seen: Option<(u64, String, Gate)>,
+    /// Objects changed since the last look.
+    dirty: bool,
+    /// A look is under way.
+    running: bool,
+    /// Not before this time.
+    not_before: Time,
+}
+
+impl Monitored {
+    /// Whether a write may be under way.
+    pub fn is_busy(&self) -> bool {
+        self.running
+    }
+}
+
+/// What a look found.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The status already says so.
+    Same {
+        /// The plan, for the next time.
+        plan: Arc<Plan>,
+        /// When the mere passing of time changes the judgement.
+        changes_in: Option<Duration>,
+    },
+    /// The status was written.
+    Written {
+        /// The plan, for the next time.
+        plan: Option<Arc<Plan>>,
+        /// The object as it is now.
+        object: Box<BundleDeployment>,
+        /// When the mere passing of time changes the judgement.
+        changes_in: Option<Duration>,
+    },
+    /// The release record is gone: deploy again.
+    RecordGone,
+    /// Somebody wrote meanwhile, or the look failed.
+    Again(Option<String>),
+}
+
+impl Replica {
+    /// Objects with these hash labels changed.
+    pub(super) fn on_live_changes(&mut self, hashes: HashSet<Arc<str>>) {
+        for hash in hashes {
+            let Some(name) = self.by_hash.get(&hash).cloned() else { continue };
+            if let Some(entry) = self.units.get_mut(&name) {
+                entry.monitored.dirty = true;
+                self.monitor_if_due(&name);
+            }
+        }
+    }
+
+    /// Starts a look at a unit if it is this replica's and there is a reason.
+    pub(super) fn monitor_if_due(&mut self, name: &Name) {
+        let draining = self.is_draining();
+        let now = self.ctx.clock.now();
+        let Some(entry) = self.units.get(name) else { return };
+        let Some(latest) = &entry.unit.latest else { return };
+        let blocked = latest.gate == Gate::Blocked && latest.outdated && !latest.slot.is_open();
+        let release = !latest.release.is_empty() && entry.unit.is_settled();
+        let mine =
+            (blocked || release) && !entry.unit.is_busy() && !draining && self.is_assigned(&entry.unit);
+        let state = (latest.rest, latest.release.clone(), latest.gate.clone());
+        let Some(entry) = self.units.get_mut(name) else { return };
+        if !mine {
+            entry.monitored.seen = None;
+            return;
+        }
+        let changed = entry.monitored.dirty || entry.monitored.seen.as_ref() != Some(&state);
+        if !changed || entry.monitored.running {
+            return;
+        }
+        if now < entry.monitored.not_before {
+            let due = entry.monitored.not_before;
+            return self.wake_at(name, due);
+        }
+        let Some(object) = entry.object.clone() else { return };
+        entry.monitored.running = true;
+        entry.monitored.dirty = false;
+        entry.monitored.seen = Some(state);
+        let plan = entry.monitored.plan.clone();
+        let waits_for = if blocked { self.dependencies(&object).err() } else { None };
+        let (ctx, outbox, name) = (self.ctx.clone(), self.outbox.clone(), name.clone());
+        tokio::spawn(async move {
+            let outcome = match waits_for {
+                Some(text) => tell_blocked(&ctx, &name, &object, text).await,
+                None if blocked => Outcome::Again(None),
+                None => look(&ctx, &name, &object, plan).await,
+            };
+            outbox.send(Message::Monitored { name, outcome }).await;
+        });
+    }
+
+    /// Takes in what a look found.
+    pub(super) fn on_monitored(&mut self, name: &Name, outcome: Outcome) {
+        let now = self.ctx.clock.now();
+        let Some(entry) = self.units.get_mut(name) else { return };
+        entry.monitored.running = false;
+        match outcome {
+            Outcome::Same { plan, changes_in } => {
+                entry.monitored.plan = Some(plan);
+                self.look_again_in(name, changes_in);
+                self.monitor_if_due(name);
+            }
+            Outcome::Written { plan, object, changes_in } => {
+                if plan.is_some() {
+                    entry.monitored.plan = plan;
+                }
+                entry.monitored.not_before = now + PACE;
+                let snapshot = self.sight(name, *object);
+                if let Some(entry) = self.units.get_mut(name) {
+                    // What was just written needs no look of its own.
+                    entry.monitored.seen =
+                        Some((snapshot.rest, snapshot.release.clone(), snapshot.gate.clone()));
+                }
+                self.look_again_in(name, changes_in);
+                self.feed(name, Input::Seen(snapshot));
+            }
+            Outcome::RecordGone => {
+                warn!(unit = %name, "its release record is gone: deploying again");
+                entry.monitored.plan = None;
+                self.feed(name, Input::Redeploy);
+            }
+            Outcome::Again(cause) => {
+                if let Some(cause) = cause {
+                    warn!(unit = %name, cause, "cannot look at what was deployed; it is tried again");
+                }
+                entry.monitored.dirty = true;
+                entry.monitored.not_before = now + AGAIN;
+                self.monitor_if_due(name);
+            }
+        }
+    }
+
+    fn look_again_in(&mut self, name: &Name, wait: Option<Duration>) {
+        let (Some(wait), now) = (wait, self.ctx.clock.now()) else { return };
+        if let Some(entry) = self.units.get_mut(name) {
+            entry.monitored.dirty = true;
+            entry.monitored.not_before = now + wait.max(PACE);
+        }
+    }
+}
+
+/// Compares what lives with what the status says, and writes the difference.
+async fn look(
+    ctx: &Arc<Context>,
+    name: &Name,
+    object: &Arc<BundleDeployment>,
+    plan: Option<Arc<Plan>>,
+) -> Outcome {
+    let Ok(_permit) = ctx.monitors.acquire().await else { return Outcome::Again(None) };
+    let status = object.status.clone().unwrap_or_default();
+    let plan = match plan.filter(|plan| plan.release.to_string() == status.release) {
+        Some(plan) => plan,
+        None => match plan::load(ctx, name, &status.release).await {
+            Ok(plan) => Arc::new(plan),
+            Err(PlanError::Gone { .. }) => return Outcome::RecordGone,
+            Err(error) => return failed(ctx, name, object, upstream::chain(&error)).await,
+        },
+    };
+    match plan::evaluate(ctx, name, object, &plan).await {
+        Ok(evaluation) => {
+            let changes_in =
+                evaluation.changes_at.map(|moment| (moment - ctx.clock.wall()).to_std().unwrap_or_default());
+            let mut fields = plan::fields(evaluation, object);
+            fields.conditions.insert(0, (DEPLOYED, Ok(())));
+            fields.conditions.insert(0, (INSTALLED, Ok(())));
+            fields.conditions.push((MONITORED, Ok(())));
+            match write(ctx, name, object, &fields).await {
+                None => Outcome::Same { plan, changes_in },
+                Some(Ok(object)) => Outcome::Written { plan: Some(plan), object, changes_in },
+                Some(Err(cause)) => Outcome::Again(cause),
+            }
+        }
+        Err(error) => failed(ctx, name, object, upstream::chain(&error)).await,
+    }
+}
+
+/// The cluster could not be looked at: `Monitored` says so, and what was known last stays.
+async fn failed(ctx: &Arc<Context>, name: &Name, object: &Arc<BundleDeployment>, cause: String) -> Outcome {
+    let fields = Fields { conditions: vec![(MONITORED, Err(cause.clone()))], ..Fields::default() };
+    match write(ctx, name, object, &fields).await {
+        Some(Ok(object)) => Outcome::Written { plan: None, object, changes_in: Some(AGAIN) },
+        None | Some(Err(_)) => Outcome::Again(Some(cause)),
+    }
+}
+
+/// Dependencies that are not ready are told without a claim: nothing is done that could be done twice.
+async fn tell_blocked(
+    ctx: &Arc<Context>,
+    name: &Name,
+    object: &Arc<BundleDeployment>,
+    text: String,
+) -> Outcome {
+    let fields = Fields { conditions: vec![(DEPLOYED, Err(text))], ..Fields::default() };
+    match write(ctx, name, object, &fields).await {
+        Some(Ok(object)) => Outcome::Written { plan: None, object, changes_in: None },
+        Some(Err(cause)) => Outcome::Again(cause),
+        None => Outcome::Same { plan: Arc::new(Plan::empty(api::ReleaseId::default())), changes_in: None },
+    }
+}
+
+/// Writes what differs, under the version that was judged (S4). `None`: nothing does.
+async fn write(
+    ctx: &Context,
+    name: &Name,
+    object: &Arc<BundleDeployment>,
+    fields: &Fields,
+) -> Option<Result<Box<BundleDeployment>, Option<String>>> {
+    let before = object.status.clone().unwrap_or_default();
+    let mut after = fields.merged_into(&before, &ctx.clock.stamp());
+    let version = object.metadata.resource_version.clone().unwrap_or_default();
+    for cut in [false, true] {
+        if cut {
+            fields::cut(&mut after);
+        }
+        let patch = fields::patch(object, &version, &before, &after)?;
+        ctx.metrics.upstream_write(UpstreamWrite::Monitor);
+        match ctx.upstream.patch_status(name, &patch).await {
+            Answer::Written(object) => {
+                if let Some((_, Err(message))) = fields.conditions.iter().find(|(type_, _)| *type_ == READY) {
+                    debug!(unit = %name, cause = message, "not ready");
+                }
+                return Some(Ok(object));
+            }
+            Answer::Conflict | Answer::Absent => return Some(Err(None)),
+            Answer::TooLarge if !cut => {}
+            Answer::TooLarge => return Some(Err(Some("the status is too large".into()))),
+            Answer::Unclear(cause) | Answer::Denied(cause) => return Some(Err(Some(cause))),
+        }
+    }
+    None
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a release should hold, and what of it lives.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{StreamExt, stream};
+
+use super::{context::Context, inbox::Name};
+use crate::{
+    api::{self, BundleDeployment, ReleaseId},
+    downstream::{kinds::KindError, live::KindState, release::ReleaseError, server::RequestError},
+    monitor::{self, Evaluation, Key, Live, conditions::READY},
+    render::{self, Object, RenderError},
+    upstream::fields::{Fields, ObservedFields},
+};
+
+/// How long the first list of a kind may take.
+const SYNC: Duration = Duration::from_secs(30);
+/// Live looks at objects that seem to be missing, at once.
+const LOOKS: usize = 8;
+
+/// The objects of one revision, with their namespaces filled in.
+#[derive(Debug)]
+pub struct Plan {
+    /// Which revision.
+    pub release: ReleaseId,
+    /// Its objects, in the order of its manifest.
+    pub desired: Vec<Key>,
+    /// The objects of the revision before it: what is still there of them was to go.
+    pub previous: Vec<Key>,
+}
+
+/// Why there is no plan, or no judgement.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The revision is not in the cluster.
+    #[error("release record {release} is gone")]
+    Gone {
+        /// Which.
+        release: String,
+    },
+    /// The text in the status names no release.
+    #[error("the status names no release")]
+    Name(#[source] api::ReleaseIdError),
+    /// The history could not be read.
+    #[error("cannot read the release")]
+    History(#[source] ReleaseError),
+    /// The stored manifest could not be read.
+    #[error("cannot read the manifest of release {release}")]
+    Manifest {
+        /// Which.
+        release: String,
+        /// Why.
+        #[source]
+        source: RenderError,
+    },
+    /// A kind is not served.
+    #[error("failed to discover client for {api_version}, Kind={kind}")]
+    Kind {
+        /// Of the object.
+        api_version: String,
+        /// Of the object.
+        kind: String,
+        /// Why.
+        #[source]
+        source: Option<KindError>,
+    },
+    /// An object could not be looked at.
+    #[error("cannot look at {object}")]
+    Look {
+        /// Which.
+        object: String,
+        /// Why.
+        #[source]
+        source: RequestError,
+    },
+}
+
+impl Plan {
+    /// A release without objects.
+    pub fn empty(release: ReleaseId) -> Self {
+        Self { release, desired: Vec::new(), previous: Vec::new() }
+    }
+}
+
+/// Keys of rendered or stored objects. Namespaced objects without a namespace are in the release's.
+pub async fn keys(ctx: &Context, objects: &[Object], namespace: &str) -> Result<Vec<Key>, PlanError> {
+    let mut interned: HashSet<Arc<str>> = HashSet::new();
+    let mut keys = Vec::with_capacity(objects.len());
+    for object in objects {
+        let kind =
+            ctx.downstream.kinds.resolve(&object.api_version, &object.kind).await.map_err(|source| {
+                PlanError::Kind {
+                    api_version: object.api_version.clone(),
+                    kind: object.kind.clone(),
+                    source: Some(source),
+                }
+            })?;
+        let place = match (kind.namespaced, object.namespace.is_empty()) {
+            (false, _) => "",
+            (true, true) => namespace,
+            (true, false) => &object.namespace,
+        };
+        let mut shared = |text: &str| match interned.get(text) {
+            Some(known) => known.clone(),
+            None => {
+                let new: Arc<str> = text.into();
+                interned.insert(new.clone());
+                new
+            }
+        };
+        keys.push(Key {
+            api_version: shared(&object.api_version),
+            kind: shared(&object.kind),
+            namespace: shared(place),
+            name: object.name.as_str().into(),
+        });
+    }
+    Ok(keys)
+}
+
+/// Reads the plan of a revision from its record.
+pub async fn load(ctx: &Context, name: &Name, release: &str) -> Result<Plan, PlanError> {
+    let release: ReleaseId = release.parse().map_err(PlanError::Name)?;
+    let history =
+        ctx.downstream.store.history(&release.namespace, &release.name).await.map_err(PlanError::History)?;
+    let manifest = |revision: u32| {
+        let record = history.iter().find(|record| record.revision == revision)?;
+        record.release.as_ref().ok().map(|release| release.manifest.as_str())
+    };
+    let Some(text) = manifest(release.revision) else {
+        return Err(PlanError::Gone { release: release.to_string() });
+    };
+    let previous = release.revision.checked_sub(1).and_then(manifest);
+    tracing::debug!(unit = %name, release = %release, "release record read for monitoring");
+    let desired = stored(ctx, &release, text).await?;
+    let previous = match previous {
+        Some(text) => stored(ctx, &release, text).await.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    Ok(Plan { release, desired, previous })
+}
+
+async fn stored(ctx: &Context, release: &ReleaseId, text: &str) -> Result<Vec<Key>, PlanError> {
+    let objects = render::parse_manifest(&ctx.engine, text)
+        .await
+        .map_err(|source| PlanError::Manifest { release: release.to_string(), source })?;
+    keys(ctx, &objects, &release.namespace).await
+}
+
+/// Judges what lives of a plan. Waits until every kind of it was read once.
+pub async fn evaluate(
+    ctx: &Context,
+    name: &Name,
+    object: &BundleDeployment,
+    plan: &Plan,
+) -> Result<Evaluation, PlanError> {
+    let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
+    let options = object.options();
+    ctx.live.ignore(&hash, &options.ignore.clone().unwrap_or_default());
+    watch_kinds(ctx, &plan.desired).await?;
+    let missing: Vec<Key> = plan
+        .desired
+        .iter()
+        .filter(|key| matches!(ctx.live.lookup(key, &hash), Live::Missing))
+        .cloned()
+        .collect();
+    // What seems to be missing may have lost its label: a live look tells.
+    let looks = stream::iter(missing).map(|key| look(ctx, key)).buffered(LOOKS);
+    let found: Vec<Result<(Key, bool), PlanError>> = looks.collect().await;
+    let found: HashMap<Key, bool> = found.into_iter().collect::<Result<_, _>>()?;
+    let live = |key: &Key| match ctx.live.lookup(key, &hash) {
+        Live::Missing if found.get(key) == Some(&true) => Live::NotOurs,
+        live => live,
+    };
+    let extra = monitor::extras(&ctx.live.by_hash(&hash), &plan.desired, &plan.previous);
+    Ok(monitor::evaluate(&plan.desired, &live, &extra, ctx.clock.wall()))
+}
+
+async fn watch_kinds(ctx: &Context, keys: &[Key]) -> Result<(), PlanError> {
+    let kinds: HashSet<(&Arc<str>, &Arc<str>)> =
+        keys.iter().map(|key| (&key.api_version, &key.kind)).collect();
+    for (api_version, kind) in &kinds {
+        let unknown =
+            |source| PlanError::Kind { api_version: api_version.to_string(), kind: kind.to_string(), source };
+        let resolved =
+            ctx.downstream.kinds.resolve(api_version, kind).await.map_err(|source| unknown(Some(source)))?;
+        ctx.live.ensure(&resolved.resource);
+    }
+    for (api_version, kind) in kinds {
+        let synced = tokio::time::timeout(SYNC, ctx.live.synced(api_version, kind)).await;
+        if !matches!(synced, Ok(KindState::Synced | KindState::Behind)) {
+            return Err(PlanError::Kind {
+                api_version: api_version.to_string(),
+                kind: kind.to_string(),
+                source: None,
+            });
+        }
+    }
+    Ok(())
+}
+
+async fn look(ctx: &Context, key: Key) -> Result<(Key, bool), PlanError> {
+    let kind = ctx.downstream.kinds.resolve(&key.api_version, &key.kind).await.map_err(|source| {
+        PlanError::Kind {
+            api_version: key.api_version.to_string(),
+            kind: key.kind.to_string(),
+            source: Some(source),
+        }
+    })?;
+    let found = ctx.downstream.server.metadata(&kind.path(&key.namespace, &key.name)).await;
+    let found = found.map_err(|source| PlanError::Look { object: key.to_string(), source })?;
+    Ok((key, found.is_some()))
+}
+
+/// The status fields of a judgement.
+pub fn fields(evaluation: Evaluation, object: &BundleDeployment) -> Fields {
+    let options = object.options();
+    // Written even when it is 0, as Fleet's agent does.
+    let sync = options.force_sync_generation;
+    let ready = evaluation.message.map_or(Ok(()), Err);
+    Fields {
+        sync_generation: Some(sync),
+        observed: Some(ObservedFields {
+            ready: evaluation.ready,
+            non_modified: evaluation.non_modified,
+            non_ready: evaluation.non_ready,
+            modified: evaluation.modified,
+            incomplete: evaluation.incomplete,
+            resources: evaluation.resources,
+            counts: evaluation.counts,
+        }),
+        conditions: vec![(READY, ready)],
+        ..Fields::default()
+    }
+}

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The replica: one loop that owns every unit, feeds the protocol and executes what it decides.
+//!
+//! The loop itself never waits for an API server: each effect is a task that answers with a message.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque},
+    sync::{Arc, atomic::Ordering},
+};
+
+use futures::{Stream, StreamExt};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{
+    attempt::Ended,
+    context::Context,
+    inbox::{Message, Name, Outbox, Source},
+    monitoring::Monitored,
+    shutdown::Phase,
+    surroundings,
+};
+use crate::{
+    api::{self, BundleDeployment},
+    downstream::session::SessionEvent,
+    protocol::{
+        Effect, Env, Epoch, HealthyClock, Input, Nonce, SessionSeen, Sessions, Time, Unit, Work, step,
+    },
+    upstream::{self, snapshot},
+};
+
+/// One unit and what belongs to its work here.
+#[derive(Default)]
+pub(super) struct Entry {
+    /// The protocol's state.
+    pub unit: Unit,
+    /// The object at the version the protocol knows.
+    pub object: Option<Arc<BundleDeployment>>,
+    /// The deployment that runs here.
+    pub running: Option<(Nonce, CancellationToken)>,
+    /// Its result, until the finish is written.
+    pub ended: Option<Box<Ended>>,
+    /// The earliest armed timer.
+    wake: Option<Time>,
+    /// In the queue for a slot.
+    queued: bool,
+    /// Its state as Fleet names it, to notice when dependents must look again.
+    state: Option<api::state::State>,
+    /// Live reads of one unit run one after another, so that their answers come in order.
+    read_turn: Arc<tokio::sync::Mutex<()>>,
+    /// When the last request that may have confirmed a claim was sent.
+    pub asked: Time,
+    /// Continuous duty.
+    pub monitored: Monitored,
+}
+
+/// All units of this replica.
+pub struct Replica {
+    pub(super) ctx: Arc<Context>,
+    pub(super) units: HashMap<Name, Entry>,
+    pub(super) outbox: Outbox,
+    inbox: mpsc::Receiver<Message>,
+    sessions: Sessions,
+    healthy: HealthyClock,
+    timers: BinaryHeap<Reverse<(Time, Name)>>,
+    want_slot: VecDeque<Name>,
+    held_slots: usize,
+    /// Units with dependencies: looked at again when another unit's state changes.
+    dependents: BTreeSet<Name>,
+    /// Units by the hash label of their objects.
+    pub(super) by_hash: HashMap<Arc<str>, Name>,
+    draining: bool,
+    relist: bool,
+}
+
+impl Replica {
+    /// A replica that knows nothing yet.
+    pub fn new(ctx: Arc<Context>) -> Self {
+        let (outbox, inbox) = Outbox::new();
+        let healthy = HealthyClock::new(ctx.clock.now(), ctx.session_renew * 2);
+        let sessions = Sessions::new(ctx.protocol.ttl);
+        Self {
+            units: HashMap::new(),
+            outbox,
+            inbox,
+            sessions,
+            healthy,
+            timers: BinaryHeap::new(),
+            want_slot: VecDeque::new(),
+            held_slots: 0,
+            dependents: BTreeSet::new(),
+            by_hash: HashMap::new(),
+            draining: false,
+            relist: false,
+            ctx,
+        }
+    }
+
+    /// Works until told to stop; returns when nothing of this replica is under way any more.
+    pub async fn run(
+        mut self,
+        sessions: impl Stream<Item = SessionEvent> + Send,
+        mut phase: tokio::sync::watch::Receiver<Phase>,
+    ) {
+        let ctx = self.ctx.clone();
+        let open = || Box::pin(upstream::watch(ctx.upstream.client(), Some(ctx.upstream.namespace())));
+        let mut bundle_deployments = open();
+        let mut sessions = Box::pin(sessions);
+        let mut renewals = ctx.session.renewals();
+        let mut changes = ctx.live.subscribe();
+        loop {
+            let timer = self.timers.peek().map(|Reverse((time, _))| ctx.clock.moment(*time));
+            tokio::select! {
+                biased;
+                Ok(()) = phase.changed() => {
+                    let now = *phase.borrow_and_update();
+                    if self.enter(now) { return }
+                }
+                Ok(()) = renewals.changed() => {
+                    let sent = ctx.clock.at(renewals.borrow_and_update().sent);
+                    self.healthy.renewed(sent);
+                }
+                Some(message) = self.inbox.recv() => self.take(message),
+                Some(event) = sessions.next() => self.on_session(event),
+                hashes = changes.next() => self.on_live_changes(hashes),
+                Some(event) = bundle_deployments.next() => self.on_event(event),
+                () = sleep_until(timer) => self.on_timer(),
+            }
+            self.serve_queue();
+            if std::mem::take(&mut self.relist) {
+                bundle_deployments = open();
+            }
+            if self.draining && self.is_quiet() {
+                return;
+            }
+        }
+    }
+
+    /// A new phase of the shutdown; true when there is nothing to wait for.
+    fn enter(&mut self, phase: Phase) -> bool {
+        match phase {
+            Phase::Open => false,
+            Phase::Draining => {
+                info!("no new claims: stopping");
+                self.draining = true;
+                // A wait for readiness has no end in sight: handed over at once.
+                self.feed_where(|unit| matches!(unit.work, Work::Running { waiting: true, .. }), Input::Stop);
+                self.is_quiet()
+            }
+            Phase::Stop => {
+                warn!("grace period over: stopping deployments at their next safe point");
+                self.feed_where(|unit| matches!(unit.work, Work::Running { .. }), Input::Stop);
+                self.is_quiet()
+            }
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.units.values().all(|entry| !entry.unit.is_busy() && !entry.monitored.is_busy())
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Unit { name, input, object } => {
+                if let Some(object) = object {
+                    self.keep(&name, object);
+                }
+                self.feed(&name, input);
+            }
+            Message::Object { name, object, from } => {
+                let snapshot = self.sight(&name, *object);
+                self.feed(
+                    &name,
+                    match from {
+                        Source::Read => Input::Read(snapshot),
+                        Source::Written => Input::Written(snapshot),
+                    },
+                );
+            }
+            Message::Ended { name, ended } => {
+                let Some(entry) = self.units.get_mut(&name) else { return };
+                if entry.running.as_ref().is_some_and(|(nonce, _)| *nonce == ended.nonce) {
+                    entry.running = None;
+                }
+                let input = Input::Done {
+                    nonce: ended.nonce.clone(),
+                    outcome: ended.outcome.clone(),
+                    release: ended.release.clone(),
+                };
+                if ended.plan.is_some() {
+                    entry.monitored.plan.clone_from(&ended.plan);
+                }
+                entry.ended = Some(ended);
+                self.feed(&name, input);
+            }
+            Message::Monitored { name, outcome } => self.on_monitored(&name, outcome),
+        }
+    }
+
+    fn on_event(&mut self, event: upstream::Event) {
+        match event {
+            upstream::Event::Seen(object) => {
+                let Some(name) = object.metadata.name.as_deref().map(Name::from) else { return };
+                let snapshot = self.sight(&name, *object);
+                self.feed(&name, Input::Seen(snapshot));
+            }
+            upstream::Event::Deleted(object) => {
+                let Some(name) = object.metadata.name.as_deref().map(Name::from) else { return };
+                let uid = object.metadata.uid.as_deref().unwrap_or_default().into();
+                self.dependents.remove(&name);
+                self.feed(&name, Input::Deleted(uid));
+                self.look_at_dependents();
+            }
+            upstream::Event::Listed(all) => {
+                self.ctx.health.set("watch", Ok(()));
+                let listed: HashSet<&str> = all.iter().map(|(_, name)| name.as_str()).collect();
+                let missing: Vec<Name> =
+                    self.units.keys().filter(|name| !listed.contains(&***name)).cloned().collect();
+                for name in missing {
+                    self.feed(&name, Input::Vanished);
+                }
+            }
+            upstream::Event::Invalid { name, error, .. } => {
+                warn!(unit = %name, cause = %error, "this BundleDeployment cannot be read; others go on");
+            }
+            upstream::Event::Failed(error) => {
+                let cause = upstream::chain(&error);
+                warn!(cause, "the watch of BundleDeployments failed and is opened anew");
+                self.ctx.health.set("watch", Err(cause));
+            }
+        }
+    }
+
+    /// Keeps an object that is newer than the one known, and reduces it for the protocol.
+    pub(super) fn sight(&mut self, name: &Name, object: BundleDeployment) -> crate::protocol::Snapshot {
+        if !object.spec.depends_on.is_empty() {
+            self.dependents.insert(name.clone());
+        }
+        let blocked = self.is_blocked(&object);
+        let snapshot = snapshot(&object, blocked);
+        let state = api::state::state(&object);
+        self.keep(name, Arc::new(object));
+        let entry = self.units.entry(name.clone()).or_default();
+        if entry.state.replace(state) != Some(state) && !self.dependents.is_empty() {
+            self.look_at_dependents();
+        }
+        snapshot
+    }
+
+    fn keep(&mut self, name: &Name, object: Arc<BundleDeployment>) {
+        let scope = &self.ctx.scope;
+        let entry = self.units.entry(name.clone()).or_insert_with(|| {
+            let hash = api::names::object_hash(&api::names::set_id(name, scope));
+            self.by_hash.insert(hash.into(), name.clone());
+            Entry::default()
+        });
+        let newer = entry.object.as_ref().is_none_or(|known| {
+            known.metadata.uid != object.metadata.uid || version(known) < version(&object)
+        });
+        if newer {
+            entry.object = Some(object);
+        }
+    }
+
+    fn is_blocked(&self, object: &BundleDeployment) -> bool {
+        !object.spec.depends_on.is_empty() && self.dependencies(object).is_err()
+    }
+
+    /// Whether the dependencies are in accepted states; else the text for the condition.
+    pub(super) fn dependencies(&self, object: &BundleDeployment) -> Result<(), String> {
+        let all = self.units.values().filter_map(|entry| entry.object.as_deref());
+        super::dependencies::check(object, all)
+    }
+
+    fn look_at_dependents(&mut self) {
+        for name in self.dependents.clone() {
+            let Some(object) = self.units.get(&name).and_then(|entry| entry.object.clone()) else { continue };
+            let gate = snapshot(&object, self.is_blocked(&object)).gate;
+            let changed = self
+                .units
+                .get(&name)
+                .and_then(|entry| entry.unit.latest.as_ref())
+                .is_some_and(|latest| latest.gate != gate);
+            if changed {
+                self.feed(&name, Input::Gate(gate));
+            }
+        }
+    }
+
+    fn on_session(&mut self, event: SessionEvent) {
+        let healthy = self.healthy.at(self.ctx.clock.now());
+        let news = match event {
+            SessionEvent::Seen(session) => self.sessions.seen(seen(session), healthy),
+            SessionEvent::Gone { session } => self.sessions.gone(&session, healthy),
+            SessionEvent::Relisted(all) => {
+                self.ctx.health.set("sessions", Ok(()));
+                self.sessions.relisted(all.into_iter().map(seen).collect(), healthy)
+            }
+        };
+        if news {
+            let live = self.sessions.live(&self.ctx.session_id, healthy).count();
+            self.ctx.metrics.set_live_sessions(live);
+            debug!(live, "sessions changed");
+            // Who lives decides who takes over and who monitors.
+            self.feed_where(|unit| !unit.is_busy(), Input::Tick);
+        }
+    }
+
+    fn feed_where(&mut self, which: impl Fn(&Unit) -> bool, input: Input) {
+        let names: Vec<Name> =
+            self.units.iter().filter(|(_, entry)| which(&entry.unit)).map(|(name, _)| name.clone()).collect();
+        for name in names {
+            self.feed(&name, input.clone());
+        }
+    }
+
+    fn on_timer(&mut self) {
+        let now = self.ctx.clock.now();
+        while let Some(Reverse((time, _))) = self.timers.peek()
+            && *time <= now
+        {
+            let Some(Reverse((time, name))) = self.timers.pop() else { return };
+            let Some(entry) = self.units.get_mut(&name) else { continue };
+            if entry.wake == Some(time) {
+                entry.wake = None;
+                self.feed(&name, Input::Tick);
+            }
+        }
+    }
+
+    /// Arms a timer unless an earlier one is armed.
+    pub(super) fn wake_at(&mut self, name: &Name, time: Time) {
+        let Some(entry) = self.units.get_mut(name) else { return };
+        if entry.wake.is_none_or(|armed| time < armed) {
+            entry.wake = Some(time);
+            self.timers.push(Reverse((time, name.clone())));
+        }
+    }
+
+    /// Gives free slots to those that wait for one, in turn.
+    fn serve_queue(&mut self) {
+        while self.free_slots() > 0
+            && let Some(name) = self.want_slot.pop_front()
+        {
+            if let Some(entry) = self.units.get_mut(&name) {
+                entry.queued = false;
+                self.feed(&name, Input::Tick);
+            }
+        }
+    }
+
+    fn free_slots(&self) -> usize {
+        self.ctx.slots.saturating_sub(self.held_slots)
+    }
+
+    /// One step of one unit, and its effects.
+    pub(super) fn feed(&mut self, name: &Name, input: Input) {
+        let now = self.ctx.clock.now();
+        let env = Env {
+            now,
+            healthy: self.healthy.at(now),
+            session: &self.ctx.session_id,
+            holder: &self.ctx.holder,
+            sessions: &self.sessions,
+            free_slots: self.free_slots(),
+            draining: self.draining,
+            entropy: surroundings::entropy(),
+            config: &self.ctx.protocol,
+        };
+        let Some(entry) = self.units.get_mut(name) else { return };
+        let held = entry.unit.holds_slot();
+        let effects = step(&mut entry.unit, input, &env);
+        let holds = entry.unit.holds_slot();
+        if held != holds {
+            self.held_slots = if holds { self.held_slots + 1 } else { self.held_slots - 1 };
+            let free = self.free_slots();
+            self.ctx.free_slots.store(free, Ordering::Relaxed);
+            self.ctx.metrics.set_free_slots(free);
+        }
+        for effect in effects {
+            self.execute(name, effect);
+        }
+        self.monitor_if_due(name);
+    }
+
+    pub(super) fn read_turn(&self, name: &Name) -> Arc<tokio::sync::Mutex<()>> {
+        self.units.get(name).map(|entry| entry.read_turn.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn want_slot(&mut self, name: &Name) {
+        let Some(entry) = self.units.get_mut(name) else { return };
+        if !std::mem::replace(&mut entry.queued, true) {
+            self.want_slot.push_back(name.clone());
+        }
+    }
+
+    /// Whether the continuous duties for a unit are this replica's.
+    pub(super) fn is_assigned(&self, unit: &Unit) -> bool {
+        let healthy = self.healthy.at(self.ctx.clock.now());
+        unit.latest
+            .as_ref()
+            .is_some_and(|latest| self.sessions.is_assigned(&self.ctx.session_id, &latest.uid, healthy))
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Upstream was restored from a backup: no version known means anything any more.
+    pub(super) fn relist(&mut self) {
+        for entry in self.units.values_mut() {
+            entry.unit.forget_versions();
+            if !entry.unit.is_busy() {
+                entry.object = None;
+            }
+        }
+        self.relist = true;
+    }
+
+    /// Forgets a unit that is no more.
+    pub(super) fn forget(&mut self, name: &Name) {
+        if let Some(entry) = self.units.remove(name) {
+            let hash = api::names::object_hash(&api::names::set_id(name, &self.ctx.scope));
+            self.by_hash.remove(hash.as_str());
+            debug_assert!(!entry.unit.holds_slot(), "a unit is forgotten while it holds a slot");
+        }
+        self.dependents.remove(name);
+    }
+}
+
+/// Executes the effects of the protocol; in its own file.
+impl Replica {
+    fn execute(&mut self, name: &Name, effect: Effect) {
+        super::execute::execute(self, name, effect);
+    }
+}
+
+fn version(object: &BundleDeployment) -> Epoch {
+    Epoch(object.metadata.resource_version.clone().unwrap_or_default())
+}
+
+fn seen(session: crate::downstream::session::Session) -> SessionSeen {
+    SessionSeen {
+        session: session.session,
+        holder: session.holder,
+        pod_uid: session.pod_uid,
+        version: session.version,
+        free_slots: session.free_slots,
+    }
+}
+
+async fn sleep_until(moment: Option<tokio::time::Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

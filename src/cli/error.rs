@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What can go wrong on the command line, and how it is told: `error: what was tried: cause: its cause`, each once.
+
+use std::{error::Error, fmt, io};
+
+use kube::config::KubeconfigError;
+use thiserror::Error as ThisError;
+
+use super::args::ArgsError;
+use crate::api::manifest::ContentError;
+
+/// Why a verb failed.
+#[derive(Debug, ThisError)]
+pub enum CliError {
+    /// The arguments, or what they name, make no sense.
+    #[error("{0}")]
+    Refused(String),
+    /// Flags and environment do not fit together.
+    #[error(transparent)]
+    Args(#[from] ArgsError),
+    /// A file or folder cannot be read.
+    #[error("read {path}")]
+    Read {
+        /// Which.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Not YAML (or JSON).
+    #[error("parse {what}")]
+    Yaml {
+        /// Which file or stream.
+        what: String,
+        /// Where.
+        #[source]
+        source: Box<serde_saphyr::Error>,
+    },
+    /// YAML, but not of the expected form.
+    #[error("read {what}")]
+    Form {
+        /// Which document.
+        what: String,
+        /// Which field.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A stored Content is damaged.
+    #[error("read Content {name}")]
+    Content {
+        /// Which.
+        name: String,
+        /// How.
+        #[source]
+        source: ContentError,
+    },
+    /// No usable kubeconfig.
+    #[error("load the kubeconfig")]
+    Kubeconfig(#[source] Box<KubeconfigError>),
+    /// The API server refused, or was not reached.
+    #[error("{doing}")]
+    Server {
+        /// What was tried, on what.
+        doing: String,
+        /// Why not.
+        #[source]
+        source: ServerError,
+    },
+    /// An agent or a controller ended.
+    #[error(transparent)]
+    Ended(Box<dyn Error + Send + Sync>),
+    /// Logging could not start.
+    #[error("cannot start logging")]
+    Logs(#[source] crate::telemetry::logs::LogsError),
+    /// The runtime could not start.
+    #[error("start the runtime")]
+    Runtime(#[source] io::Error),
+    /// The result could not be turned into text.
+    #[error("print the result")]
+    Print(#[source] Box<dyn Error + Send + Sync>),
+    /// The result could not be written. A closed pipe is no failure.
+    #[error("write the result")]
+    Output(#[source] io::Error),
+}
+
+impl CliError {
+    /// For `map_err` behind a request; `doing` says what was tried, on what.
+    pub fn server(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
+        let doing = doing.into();
+        move |error| Self::Server { doing, source: ServerError(error) }
+    }
+
+    /// The reader of our output went away.
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// kube's error in words for people: its own text repeats its cause and prints structures.
+#[derive(Debug)]
+pub struct ServerError(pub kube::Error);
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            kube::Error::Api(status) if !status.message.is_empty() => f.write_str(&status.message),
+            kube::Error::Api(status) => write!(f, "the server answered {} {}", status.code, status.reason),
+            kube::Error::Service(_) | kube::Error::HyperError(_) => {
+                f.write_str("the server cannot be reached")
+            }
+            other => write!(f, "{other}"),
+        }
+    }
+}
+
+impl Error for ServerError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.0 {
+            kube::Error::Api(_) => None,
+            other => other.source(),
+        }
+    }
+}
+
+/// The error and its causes in one line. Causes whose text an earlier one already carries are left out.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn each_cause_is_told_once() {
+        #[derive(Debug, ThisError)]
+        #[error("outer: inner")]
+        struct Outer(#[source] Inner);
+        #[derive(Debug, ThisError)]
+        #[error("inner")]
+        struct Inner(#[source] io::Error);
+        let error = Outer(Inner(io::Error::other("deep")));
+        assert_eq!(chain(&error), "outer: inner: deep");
+    }
+
+    #[test]
+    fn a_refusal_by_the_server_is_its_message() {
+        let status = Status::failure("bundles are full", "Forbidden").with_code(403).boxed();
+        let error = CliError::server("create Content s-1")(kube::Error::Api(status));
+        assert_eq!(chain(&error), "create Content s-1: bundles are full");
+        let status = Status::failure("", "Forbidden").with_code(403).boxed();
+        let error = CliError::server("get it")(kube::Error::Api(status));
+        assert_eq!(chain(&error), "get it: the server answered 403 Forbidden");
+    }
+
+    #[test]
+    fn a_closed_pipe_is_recognised() {
+        assert!(CliError::Output(io::ErrorKind::BrokenPipe.into()).is_broken_pipe());
+        assert!(!CliError::Output(io::ErrorKind::StorageFull.into()).is_broken_pipe());
+    }
+}

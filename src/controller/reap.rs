@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The reaper: watches, and writes what the protocol's reaper step says.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::{
+    Api, Client, Resource,
+    api::{Patch, PatchParams},
+};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::{
+    REQUEST_TIMEOUT,
+    watched::{Claims, Key, Progress},
+};
+use crate::{
+    api::{BundleDeployment, BundleDeploymentStatus},
+    protocol::{
+        ClaimState,
+        reaper::{self, Limits, Verdict, Watched},
+    },
+    telemetry::{
+        Metrics,
+        events::{EventType, Events, reason},
+        metrics::UpstreamWrite,
+        probes::Health,
+    },
+    upstream::{self, Event, fields, snapshot},
+};
+
+/// How long to wait before a claim is looked at again that could not be.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// One reaper.
+pub struct Reaper {
+    client: Client,
+    limits: Limits,
+    metrics: Metrics,
+    events: Events,
+    health: Health,
+    claims: Claims,
+    progress: Progress,
+    start: Instant,
+}
+
+/// What became of one expiry.
+enum Reaped {
+    /// Written, by us.
+    Expired(ClaimState),
+    /// Not needed any more, or somebody else was first.
+    Moot,
+    /// Nobody knows: look again.
+    Again(String),
+}
+
+impl Reaper {
+    /// A reaper that has seen nothing.
+    #[expect(clippy::disallowed_methods, reason = "the edge where time comes in")]
+    pub fn new(client: Client, limits: Limits, metrics: Metrics, events: Events, health: Health) -> Self {
+        Self {
+            client,
+            limits,
+            metrics,
+            events,
+            health,
+            claims: Claims::default(),
+            progress: Progress::default(),
+            start: Instant::now(),
+        }
+    }
+
+    /// Runs for ever.
+    pub async fn run(mut self, namespace: Option<&str>) {
+        let mut events = Box::pin(upstream::watch(self.client.clone(), namespace));
+        loop {
+            let wait = self.claims.next_due().map(|due| due.saturating_sub(self.healthy()));
+            tokio::select! {
+                Some(event) = events.next() => self.take(event),
+                () = sleep(wait) => self.reap().await,
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn healthy(&self) -> Duration {
+        self.progress.at(self.now())
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Seen(object) => {
+                self.progress.works(self.now());
+                let (key, state) = (key(&object), snapshot(&object, false));
+                let healthy = self.healthy();
+                self.claims.see(key, state.version, state.slot, &self.limits, healthy);
+            }
+            Event::Deleted(object) => {
+                self.claims.forget(&key(&object));
+            }
+            Event::Listed(listed) => {
+                self.progress.works(self.now());
+                self.claims.retain(&listed);
+                self.health.set("watch", Ok(()));
+            }
+            Event::Invalid { namespace, name, error } => {
+                warn!(unit = %format!("{namespace}/{name}"), cause = %error, "this BundleDeployment cannot be read");
+            }
+            Event::Failed(error) => {
+                self.progress.broken(self.now());
+                let cause = upstream::chain(&error);
+                warn!(cause, "the watch of BundleDeployments failed and is opened anew");
+                self.health.set("watch", Err(cause));
+            }
+        }
+        self.metrics.set_open_claims(self.claims.open());
+    }
+
+    async fn reap(&mut self) {
+        let healthy = self.healthy();
+        for (key, watched) in self.claims.take_due(&self.limits, healthy) {
+            let unit = format!("{}/{}", key.0, key.1);
+            match self.expire(&key, &watched).await {
+                Reaped::Expired(state) => {
+                    self.metrics.claims_expired();
+                    if state == ClaimState::Quarantined {
+                        self.metrics.claims_quarantined();
+                    }
+                    info!(
+                        unit,
+                        state = state.reason(),
+                        "claim expired: nobody took it over within its budget"
+                    );
+                }
+                Reaped::Moot => {}
+                Reaped::Again(cause) => {
+                    warn!(unit, cause, "cannot expire a claim now; it is looked at again");
+                    self.claims.retry(key, self.healthy() + RETRY);
+                }
+            }
+        }
+    }
+
+    /// One live look, one write under the version read.
+    async fn expire(&self, key: &Key, watched: &Watched) -> Reaped {
+        let api: Api<BundleDeployment> = Api::namespaced(self.client.clone(), &key.0);
+        let object = match tokio::time::timeout(REQUEST_TIMEOUT, api.get_opt(&key.1)).await {
+            Err(_) => return Reaped::Again("no answer in time".into()),
+            Ok(Err(error)) => return Reaped::Again(upstream::chain(&error)),
+            Ok(Ok(None)) => return Reaped::Moot,
+            Ok(Ok(Some(object))) => object,
+        };
+        let live = snapshot(&object, false);
+        // Seen anew with the time counted so far: another nonce or state starts its own count.
+        let seen = reaper::see(Some(watched.clone()), live.version.clone(), live.slot, self.healthy());
+        let Some(seen) = seen else { return Reaped::Moot };
+        let claim = match reaper::judge(&seen, &self.limits, self.healthy()) {
+            Verdict::Leave(_) => return Reaped::Moot,
+            Verdict::Replace(claim) => Some(claim),
+            Verdict::Clear => None,
+        };
+        let before = object.status.clone().unwrap_or_default();
+        let mut after: BundleDeploymentStatus = before.clone();
+        fields::set_claim(&mut after.conditions, claim.as_ref(), &stamp());
+        let Some(patch) = fields::patch(&object, &live.version.0, &before, &after) else {
+            return Reaped::Moot;
+        };
+        self.metrics.upstream_write(UpstreamWrite::Expire);
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        match tokio::time::timeout(REQUEST_TIMEOUT, api.patch_status(&key.1, &params, &patch)).await {
+            Ok(Ok(_)) => {
+                let state = claim.as_ref().map_or(ClaimState::Expired, |claim| claim.state);
+                self.publish(&object, claim.as_ref().map(|claim| claim.holder.0.as_str()), state);
+                Reaped::Expired(state)
+            }
+            // Somebody wrote meanwhile: the watch shows what.
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Reaped::Moot,
+            Ok(Err(error)) => Reaped::Again(upstream::chain(&error)),
+            Err(_) => Reaped::Again("no answer in time".into()),
+        }
+    }
+
+    fn publish(&self, object: &BundleDeployment, holder: Option<&str>, state: ClaimState) {
+        let (reason, note) = match state {
+            ClaimState::Quarantined => (
+                reason::QUARANTINED,
+                "lost with its holder too often; it is tried again after its rest or a change".to_owned(),
+            ),
+            _ => (
+                reason::CLAIM_EXPIRED,
+                format!(
+                    "claim of {} expired: not finished within its budget",
+                    holder.unwrap_or("an unknown holder")
+                ),
+            ),
+        };
+        self.events.publish(object.object_ref(&()), EventType::Warning, reason, note);
+    }
+}
+
+fn key(object: &BundleDeployment) -> Key {
+    (object.metadata.namespace.clone().unwrap_or_default(), object.metadata.name.clone().unwrap_or_default())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the edge where time comes in")]
+fn stamp() -> String {
+    chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
+}
+
+async fn sleep(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => tokio::time::sleep(wait).await,
+        None => std::future::pending().await,
+    }
+}

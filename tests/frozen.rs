@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A replica that freezes in the middle of its work and wakes up after others have gone on overwrites nothing.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::ensure;
+
+#[path = "../dev/harness/mod.rs"]
+mod harness;
+
+use harness::bundles::Bundle;
+use harness::judge;
+use harness::records::Traces;
+use harness::world::{Downstream, World};
+use harness::{GENEROUS, Tools};
+
+const BUNDLE: &str = "ledger";
+/// Enough that the freeze hits the middle of the work.
+const OBJECTS: usize = 300;
+/// The second version has fewer: what the sleeper would still create must not come back.
+const OBJECTS_LATER: usize = 240;
+/// When the replica freezes: a fifth is there.
+const FREEZE_AT: usize = 60;
+/// A takeover from a frozen session takes 18 s; the machine may be busy.
+const BOUND: Duration = Duration::from_secs(180);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_replica_overwrites_nothing_when_it_thaws() -> anyhow::Result<()> {
+    let tools = Tools::build(Tools::CONTROL_PLANE)?;
+    let binary = Path::new(env!("CARGO_BIN_EXE_flotilla"));
+    let world = World::start(binary, tools, Downstream::Bare).await?;
+    let result = story(&world).await;
+    world.conclude(result)
+}
+
+async fn story(world: &World) -> anyhow::Result<()> {
+    let (units, records) = (world.units().await?, world.records().await?);
+    let traces = Traces::follow(world.downstream.admin().await?, BUNDLE).await?;
+    let publisher = world.publisher().await?;
+
+    // One slot: the sleeper must end what it was doing before it can take up anything else.
+    let mut sleeper = world.ready_replica("sleeper", 1).await?;
+    publisher.publish(&[Bundle::config_maps(BUNDLE, BUNDLE, OBJECTS, "1")]).await?;
+    traces.until("a part of the bundle", GENEROUS, |all| (all.len() >= FREEZE_AT).then_some(())).await?;
+    sleeper.stop_signal()?;
+    let frozen_at = traces.all().len();
+    ensure!(frozen_at < OBJECTS, "the replica was done before it could be frozen");
+    let first = units.until_claim("the sleeper's claim", GENEROUS, |_| true).await?;
+    ensure!(first.holder == "sleeper" && first.end.is_none(), "{first:?}");
+
+    let mut worker = world.ready_replica("worker", 4).await?;
+    let second = units.until_claim("the takeover", BOUND, |claim| claim.holder == "worker").await?;
+    assert_eq!((second.attempt, second.lost), (2, 1));
+    units.until_ready([BUNDLE], BOUND).await?;
+    let later = Bundle::config_maps(BUNDLE, BUNDLE, OBJECTS_LATER, "2");
+    publisher.publish(std::slice::from_ref(&later)).await?;
+    units
+        .until("the second version", BOUND, |live| {
+            let status = live.get(BUNDLE)?.status.as_ref()?;
+            (status.applied_deployment_id == later.deployment_id()).then_some(())
+        })
+        .await?;
+    units.until_ready([BUNDLE], BOUND).await?;
+    worker.term()?;
+    worker.wait().await?;
+    let revisions = records.of(BUNDLE, BUNDLE);
+
+    sleeper.cont()?;
+    // Its only slot is free again once it has given up the old work.
+    publisher.publish(&[Bundle::config_maps("next", BUNDLE, 1, "1")]).await?;
+    units.until_ready(["next"], BOUND).await?;
+    let next = units.until_claim("the sleeper's next claim", GENEROUS, |claim| claim.unit == "next").await?;
+    assert_eq!(next.holder, "sleeper");
+    sleeper.check()?;
+
+    assert_eq!(records.of(BUNDLE, BUNDLE), revisions, "the sleeper touched the release");
+    assert!(!revisions[0].was_deployed(), "{:?}", revisions[0]);
+    let judged = judge::verdict(&units.claims(), &records.all(), &[]);
+    assert_eq!(judged.doubles, Vec::<String>::new());
+    units.until_ready([BUNDLE], GENEROUS).await?;
+
+    let all = traces.all();
+    for (name, trace) in all.iter().filter(|(name, _)| name.starts_with(BUNDLE)) {
+        let index: usize = name.trim_start_matches("ledger-").parse()?;
+        // S1: no write of an older epoch after a newer one.
+        let epochs: Vec<_> = trace.stamps.iter().map(|stamp| &stamp.epoch).collect();
+        assert!(epochs.is_sorted(), "{name} went back: {epochs:?}");
+        let versions: Vec<&str> = trace.versions.iter().map(String::as_str).collect();
+        let wanted = if index < OBJECTS_LATER { &["1", "2"][..] } else { &["1"][..] };
+        assert_eq!((versions.as_slice(), trace.present), (wanted, index < OBJECTS_LATER), "{name}");
+    }
+    assert_eq!(all.values().filter(|trace| trace.present).count(), OBJECTS_LATER + 1);
+    Ok(())
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When no agent is left, the controller expires the claims, and new agents finish the work.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::ensure;
+use tokio::time::Instant;
+
+#[path = "../dev/harness/mod.rs"]
+mod harness;
+
+use harness::bundles::Bundle;
+use harness::judge::{self, Ended};
+use harness::units::End;
+use harness::world::{Downstream, World};
+use harness::{GENEROUS, Tools, until};
+
+const BUNDLES: usize = 12;
+const OBJECTS: usize = 60;
+const BOUND: Duration = Duration::from_secs(180);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_controller_expires_what_dead_agents_held_and_new_ones_finish_it() -> anyhow::Result<()> {
+    let tools = Tools::build(Tools::CONTROL_PLANE)?;
+    let binary = Path::new(env!("CARGO_BIN_EXE_flotilla"));
+    let world = World::start(binary, tools, Downstream::Bare).await?;
+    let result = story(&world).await;
+    world.conclude(result)
+}
+
+async fn story(world: &World) -> anyhow::Result<()> {
+    let (units, records) = (world.units().await?, world.records().await?);
+    let publisher = world.publisher().await?;
+    let bundles: Vec<Bundle> = (0..BUNDLES)
+        .map(|index| Bundle::config_maps(&format!("orphan-{index:02}"), "orphans", OBJECTS, "1"))
+        .collect();
+    let names = || bundles.iter().map(|bundle| bundle.name.as_str());
+
+    let mut agent = world.ready_replica("first", 4).await?;
+    publisher.publish(&bundles).await?;
+    until("the agent to be in the middle of several bundles", GENEROUS, async || {
+        let open = units.claims().iter().filter(|claim| claim.end.is_none()).count();
+        let pending = records.all().iter().filter(|record| record.is_pending()).count();
+        Ok((open >= 2 && pending >= 2).then_some(()))
+    })
+    .await?;
+    let ended = Ended { holder: "first".into(), at: Instant::now() };
+    agent.kill()?;
+
+    // Nobody but the controller is left to see it.
+    let mut controller = world.controller("controller", CONTROLLER_ARGUMENTS)?;
+    until("the claims to be expired", BOUND, async || {
+        controller.check()?;
+        Ok(units.claims().iter().all(|claim| claim.end.is_some()).then_some(()))
+    })
+    .await?;
+    let expired = |end: &Option<End>| *end == Some(End::Closed("Expired".into()));
+    let lost = units.claims().iter().filter(|claim| expired(&claim.end)).count();
+    ensure!(lost >= 2, "only {lost} claims were expired");
+
+    let _agents = (world.replica("second", 4)?, world.replica("third", 4)?);
+    units.until_ready(names(), BOUND).await?;
+    let claims = units.claims();
+    let judged = judge::verdict(&claims, &records.all(), &[ended]);
+    assert_eq!(judged.doubles, Vec::<String>::new());
+    assert_eq!(judged.takeovers, []);
+    for (unit, repeats) in &judged.repeats {
+        assert!(*repeats <= judge::lost_claims(&claims, unit), "{unit} was repeated {repeats} times");
+    }
+    for claim in claims.iter().filter(|claim| expired(&claim.end)) {
+        let next = claims.iter().find(|next| next.unit == claim.unit && next.holder != "first");
+        let counts = next.map(|next| (next.attempt, next.lost));
+        assert_eq!(counts, Some((claim.attempt + 1, claim.lost + 1)), "{} forgot its counts", claim.unit);
+    }
+    Ok(())
+}
+
+/// What the controller is told so that the test need not wait for the usual ten minutes.
+const CONTROLLER_ARGUMENTS: &[&str] = &[];
