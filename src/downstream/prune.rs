@@ -101,8 +101,8 @@ async fn sweep(
                 continue;
             }
             let place = Place { kind, namespace: &live.namespace, name: &live.name };
-            let fate = remove_one(ctx, right, &place, judge).await?;
-            removed.push(Removed { object, fate });
+            let (fate, gone) = remove_one(ctx, right, &place, judge).await?;
+            removed.push(Removed { object, fate, gone });
         }
     }
     Ok(removed)
@@ -183,7 +183,7 @@ mod tests {
             found
         };
         for (answer, fate) in [
-            (Exchange::get(PATH).is_missing(), Fate::Missing),
+            (Exchange::get(PATH).missing(), Fate::Missing),
             (Exchange::get(PATH).answers(with(|a| a[keys::RESOURCE_POLICY] = json!("keep"))), Fate::Kept),
             (Exchange::get(PATH).answers(with(|a| a[keys::RELEASE_NAME] = json!("other"))), Fate::NotOurs),
             (Exchange::get(PATH).answers(with(|a| *a = json!({}))), Fate::NotOurs),

@@ -13,7 +13,7 @@ use super::{
     fence::{Fence, Fenced},
     kinds::{Kind, KindError},
     objects::{Identity, Place, group_of, is_askable, is_kept, namespace_of},
-    server::{LiveMeta, RequestError},
+    server::{Deleted, LiveMeta, RequestError},
 };
 use crate::{
     protocol::Stamp,
@@ -45,6 +45,17 @@ pub struct Removed {
     pub object: Identity,
     /// What became of it.
     pub fate: Fate,
+    /// What a cache may drop: the object is gone for good, and no finalizer holds it.
+    pub gone: Option<Gone>,
+}
+
+/// An object that is gone for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// The version of its API it was deleted through.
+    pub api_version: String,
+    /// Its uid.
+    pub uid: String,
 }
 
 /// Why an object could not be removed.
@@ -88,6 +99,11 @@ pub enum RemovalError {
 }
 
 impl RemovalError {
+    /// Whether the content alone decided this: never, another object is in the way or the cluster refuses.
+    pub fn is_permanent(&self) -> bool {
+        false
+    }
+
     /// The fence's refusal, when it is one.
     pub fn fenced(&self) -> Option<&Fenced> {
         if let Self::Fenced { source, .. } = self { Some(source) } else { None }
@@ -122,27 +138,29 @@ pub(super) async fn remove_one(
     right: Right<'_>,
     place: &Place<'_>,
     judge: Judge<'_>,
-) -> Result<Fate, RemovalError> {
+) -> Result<(Fate, Option<Gone>), RemovalError> {
     let object = || place.to_string();
     for _ in 0..ROUNDS {
         let read = ctx.server.metadata(&place.path()).await;
         let Some(live) = read.map_err(|source| RemovalError::Refused { object: object(), source })? else {
-            return Ok(Fate::Missing);
+            return Ok((Fate::Missing, None));
         };
         if let Some(fate) = judge(&live) {
-            return Ok(fate);
+            return Ok((fate, None));
         }
         if live.deletion_timestamp.is_some() {
-            return Ok(Fate::Deleted);
+            return Ok((Fate::Deleted, None));
         }
         let passed = right.pass(live.stamp().as_ref(), place).await;
         passed.map_err(|source| RemovalError::Fenced { object: object(), source })?;
         match ctx.server.delete(&place.path(), &live.uid, &live.resource_version).await {
-            Ok(true) => {
+            Ok(deleted) => {
                 info!(object = %place, "object deleted");
-                return Ok(Fate::Deleted);
+                let api_version = place.kind.resource.api_version.clone();
+                let gone = (deleted == Deleted::Gone).then_some(Gone { api_version, uid: live.uid });
+                return Ok((Fate::Deleted, gone));
             }
-            Ok(false) => return Ok(Fate::Missing),
+            Err(error) if error.is_not_found() => return Ok((Fate::Missing, None)),
             Err(error) if error.is_conflict() => {}
             Err(source) => return Err(RemovalError::Refused { object: object(), source }),
         }
@@ -179,8 +197,8 @@ pub(super) async fn remove_listed<'o>(
                 && let Some((identity, object)) = waiting.next()
             {
                 running.push(async move {
-                    let fate = decide(ctx, right, release_namespace, object, judge).await?;
-                    Ok::<_, RemovalError>(Removed { object: identity.clone(), fate })
+                    let (fate, gone) = decide(ctx, right, release_namespace, object, judge).await?;
+                    Ok::<_, RemovalError>(Removed { object: identity.clone(), fate, gone })
                 });
             }
             match running.next().await {
@@ -202,11 +220,11 @@ async fn decide(
     release_namespace: &str,
     object: &Object,
     judge: Judge<'_>,
-) -> Result<Fate, RemovalError> {
+) -> Result<(Fate, Option<Gone>), RemovalError> {
     if is_kept(object) || !is_askable(&object.name) {
-        return Ok(Fate::Kept);
+        return Ok((Fate::Kept, None));
     }
-    let Some(kind) = served(ctx, object).await? else { return Ok(Fate::NoKind) };
+    let Some(kind) = served(ctx, object).await? else { return Ok((Fate::NoKind, None)) };
     let namespace = namespace_of(&kind, &object.namespace, release_namespace);
     remove_one(ctx, right, &Place { kind: &kind, namespace, name: &object.name }, judge).await
 }

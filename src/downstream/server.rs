@@ -225,14 +225,28 @@ pub struct ListOf<T> {
     pub items: Vec<T>,
 }
 
+/// What an accepted delete did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// The object is gone.
+    Gone,
+    /// It has a deletionTimestamp; finalizers or a grace period hold it.
+    Held,
+}
+
+#[derive(Deserialize)]
+struct TypeOnly {
+    #[serde(default)]
+    kind: String,
+}
+
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct DeleteOptions<'a> {
     api_version: &'static str,
     kind: &'static str,
     preconditions: Preconditions<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    propagation_policy: Option<&'static str>,
+    propagation_policy: &'static str,
 }
 
 #[derive(Serialize)]
@@ -300,21 +314,24 @@ impl Server {
         self.send(request(Method::PATCH, path, JSON, Some(content_type), body)?).await
     }
 
-    /// Deletes the object if it is still the one that was read. `true` when it was there.
+    /// Deletes the object if it is still the one that was read.
     ///
     /// Dependents go in the background, as with Helm.
-    pub async fn delete(&self, path: &str, uid: &str, resource_version: &str) -> Result<bool, RequestError> {
+    pub async fn delete(
+        &self,
+        path: &str,
+        uid: &str,
+        resource_version: &str,
+    ) -> Result<Deleted, RequestError> {
         let body = DeleteOptions {
             api_version: "v1",
             kind: "DeleteOptions",
             preconditions: Preconditions { uid, resource_version },
-            propagation_policy: Some("Background"),
+            propagation_policy: "Background",
         };
-        match self.write::<serde_json::Value>(Method::DELETE, path, &body).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(error),
-        }
+        // A status answers for what is gone, the object itself for what finalizers or a grace period still hold.
+        let answer: TypeOnly = self.write(Method::DELETE, path, &body).await?;
+        Ok(if answer.kind == "Status" { Deleted::Gone } else { Deleted::Held })
     }
 
     async fn send<T: DeserializeOwned>(&self, request: Request<Vec<u8>>) -> Result<T, RequestError> {

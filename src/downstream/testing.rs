@@ -83,7 +83,7 @@ impl Exchange {
     }
 
     /// 404 for the object.
-    pub(crate) fn is_missing(self) -> Self {
+    pub(crate) fn missing(self) -> Self {
         self.refuses(404, "NotFound", "not found")
     }
 }

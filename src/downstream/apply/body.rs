@@ -24,8 +24,9 @@ pub(super) struct Overlay<'a> {
     pub uid: Option<&'a str>,
     /// Version of the object that was read, or the one that no object has.
     pub resource_version: &'a str,
-    /// Cluster-scoped objects have no namespace, whatever is written.
-    pub namespaced: bool,
+    /// Where it goes, also when nothing is written: the server names it in its errors. Empty for cluster-scoped
+    /// objects, whatever is written.
+    pub namespace: &'a str,
     /// A live autoscaler decides on the replicas.
     pub leave_replicas: bool,
 }
@@ -70,12 +71,14 @@ impl Serialize for Metadata<'_> {
         let mut map = serializer.serialize_map(None)?;
         for (key, value) in self.metadata {
             let key = key.as_str();
-            let dropped = SERVER_OWNED.contains(&key)
-                || matches!(key, "labels" | "annotations")
-                || (key == "namespace" && (!overlay.namespaced || value == ""));
+            let dropped =
+                SERVER_OWNED.contains(&key) || matches!(key, "labels" | "annotations" | "namespace");
             if !dropped {
                 map.serialize_entry(key, value)?;
             }
+        }
+        if !overlay.namespace.is_empty() {
+            map.serialize_entry("namespace", overlay.namespace)?;
         }
         map.serialize_entry(
             "labels",
@@ -151,7 +154,7 @@ mod tests {
             stamp: "u/20",
             uid: Some("live"),
             resource_version: "7",
-            namespaced: true,
+            namespace: "other",
             leave_replicas: false,
         }
     }
@@ -179,7 +182,7 @@ mod tests {
     #[test]
     fn replicas_are_left_to_an_autoscaler_and_namespaces_to_namespaced_kinds() {
         let object = json!({"metadata": {"name": "w", "namespace": "x", "labels": null}, "spec": {"replicas": 3, "a": 1}});
-        let overlay = Overlay { uid: None, namespaced: false, leave_replicas: true, ..overlay() };
+        let overlay = Overlay { uid: None, namespace: "", leave_replicas: true, ..overlay() };
         let sent = sent(object, &overlay);
         assert_eq!(sent["spec"], json!({"a": 1}));
         assert!(sent["metadata"].get("namespace").is_none() && sent["metadata"].get("uid").is_none());

@@ -47,6 +47,16 @@ struct Seen {
     autoscaled: bool,
 }
 
+/// What is known about a live object before anything is asked.
+enum Expected {
+    /// Ours, as far as is known; a write says if not.
+    Ours(Seen),
+    /// There, but to be read.
+    Present,
+    /// Nothing.
+    Unknown,
+}
+
 impl Job<'_> {
     pub(super) async fn apply(
         &self,
@@ -65,9 +75,10 @@ impl Job<'_> {
                 name: object.name.clone(),
             });
         let mut seen = match self.known(object, &place) {
-            Some(known) => Some(known),
-            None if listed => self.look(object, &place, listed).await?,
-            None => None,
+            Expected::Ours(known) => Some(known),
+            Expected::Present => self.look(object, &place, listed).await?,
+            Expected::Unknown if listed => self.look(object, &place, listed).await?,
+            Expected::Unknown => None,
         };
         for round in 0..ROUNDS {
             match self.write(object, &place, seen.as_ref()).await {
@@ -100,19 +111,26 @@ impl Job<'_> {
         Err(ApplyError::Busy { object: place.to_string() })
     }
 
-    /// What need not be read. Only stamped objects: these were applied by us, so ownership and field owners are in
-    /// order. Not where an autoscaler may own the replicas, which only the field owners tell.
-    fn known(&self, object: &Object, place: &Place<'_>) -> Option<Seen> {
-        if object.value.pointer("/spec/replicas").is_some() {
-            return None;
+    /// What somebody knows already. Only an object that our own uid stamped need not be read: it was applied by us, so
+    /// ownership and field owners are in order. Not where an autoscaler may own the replicas, which only the field
+    /// owners tell.
+    fn known(&self, object: &Object, place: &Place<'_>) -> Expected {
+        let known = self.live.and_then(|live| live.known(place.kind, place.namespace, place.name));
+        match known {
+            None => Expected::Unknown,
+            Some(known)
+                if known.stamp.uid == self.fence.stamp.uid
+                    && object.value.pointer("/spec/replicas").is_none() =>
+            {
+                Expected::Ours(Seen {
+                    uid: known.uid,
+                    resource_version: known.resource_version,
+                    stamp: Some(known.stamp),
+                    autoscaled: false,
+                })
+            }
+            Some(_) => Expected::Present,
         }
-        let known = self.live?.known(place.kind, place.namespace, place.name)?;
-        Some(Seen {
-            uid: known.uid,
-            resource_version: known.resource_version,
-            stamp: Some(known.stamp),
-            autoscaled: false,
-        })
     }
 
     /// Reads the live object, refuses another owner's, and moves field ownership where that is due.
@@ -158,7 +176,7 @@ impl Job<'_> {
             stamp: self.stamp,
             uid: seen.map(|seen| seen.uid.as_str()),
             resource_version: seen.map_or(CREATE_ONLY, |seen| seen.resource_version.as_str()),
-            namespaced: place.kind.namespaced,
+            namespace: place.namespace,
             leave_replicas: seen.is_some_and(|seen| seen.autoscaled),
         };
         let body = body::bytes(&object.value, &overlay)

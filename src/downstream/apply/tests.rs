@@ -93,7 +93,7 @@ async fn an_object_that_vanished_is_created_and_never_written_blindly() {
     let script = vec![
         Exchange::get(PATH).answers(live("u/10")),
         writes(PATH, Some("x"), "7").refuses(409, "Conflict", "uid mismatch: no existing object was found"),
-        Exchange::get(PATH).is_missing(),
+        Exchange::get(PATH).missing(),
         writes(PATH, None, "1").stores("y", "9"),
     ];
     applied(script, &config_map(), &config_map(), &fence("u/20")).await.unwrap();
@@ -273,4 +273,35 @@ async fn a_crd_and_an_object_of_its_kind_deploy_together() {
     )]));
     script.push(writes("/apis/gold.example.com/v1/namespaces/ns/widgets/w", None, "1").stores("w", "3"));
     assert_eq!(applied(script, &objects, &[], &fence("u/20")).await.unwrap().len(), 2);
+}
+
+struct Watched(&'static str);
+
+impl KnownObjects for Watched {
+    fn known(&self, _: &Kind, _: &str, _: &str) -> Option<Known> {
+        let stamp = Stamp::parse(self.0).unwrap();
+        Some(Known { uid: "x".into(), resource_version: "7".into(), stamp })
+    }
+}
+
+#[tokio::test]
+async fn what_our_own_uid_stamped_is_not_read_and_what_another_stamped_is() {
+    let previous = HashSet::new();
+    let owner =
+        Owner { namespace: "ns", name: "app", take_ownership: false, overwrites: &[], previous: &previous };
+    let mut theirs = live("other/1");
+    theirs["metadata"]["annotations"][keys::RELEASE_NAME] = json!("first");
+    let (server, script) =
+        scripted(vec![writes(PATH, Some("x"), "7").stores("x", "8"), Exchange::get(PATH).answers(theirs)]);
+    let ctx = context(server);
+    let fence = fence("u/20");
+    let known = Watched("u/10");
+    apply_all(&ctx, &fence, &owner, &config_map(), Some(&known)).await.unwrap();
+    let known = Watched("other/1");
+    let error = apply_all(&ctx, &fence, &owner, &config_map(), Some(&known)).await.unwrap_err();
+    assert!(matches!(error, ApplyError::Foreign { .. }), "{error}");
+    let known = Watched("u/100");
+    let error = apply_all(&ctx, &fence, &owner, &config_map(), Some(&known)).await.unwrap_err();
+    assert!(matches!(error.fenced(), Some(Fenced::Newer { .. })), "{error}");
+    script.finished().await;
 }

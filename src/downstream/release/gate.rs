@@ -100,7 +100,7 @@ impl Gate {
                 (Status::PendingUpgrade, "Preparing upgrade", first.unwrap_or_else(|| now.clone()))
             }
         };
-        let release = Release {
+        let mut release = Release {
             name: name.to_owned(),
             info: Info {
                 first_deployed,
@@ -120,14 +120,15 @@ impl Gate {
         let labels = history.last().map(Record::custom_labels).unwrap_or_default();
         let proof = if newest_stamp { fence.compared().await } else { fence.uncompared().await };
         proof.map_err(ReleaseError::Fenced)?;
-        let record = match store.create(release.clone(), labels.clone(), &fence.stamp).await {
+        let meta = match store.create(&mut release, &labels, &fence.stamp).await {
             Err(ReleaseError::NoNamespace { .. }) if input.create_namespace => {
                 store.create_namespace(namespace).await?;
                 fence.uncompared().await.map_err(ReleaseError::Fenced)?;
-                store.create(release, labels, &fence.stamp).await?
+                store.create(&mut release, &labels, &fence.stamp).await?
             }
             other => other?,
         };
+        let record = Record::created(meta, release);
         info!(release = %format_args!("{namespace}/{name}"), revision, epoch = %fence.stamp.epoch, "release opened");
         let max_history = if input.max_history == 0 { DEFAULT_HISTORY } else { input.max_history };
         let (store, fence) = (store.clone(), fence.clone());

@@ -89,6 +89,11 @@ impl Record {
         Some(Self { meta: metadata, revision, status, release })
     }
 
+    /// The record of a release that was just created.
+    pub(super) fn created(meta: ObjectMeta, release: Release) -> Self {
+        Self { meta, revision: release.version, status: release.info.status.clone(), release: Ok(release) }
+    }
+
     /// The Secret's name.
     pub fn name(&self) -> &str {
         self.meta.name.as_deref().unwrap_or_default()
@@ -175,16 +180,17 @@ impl Store {
         (self.clock)().timestamp().to_string()
     }
 
-    /// Creates a revision; refused when it exists.
+    /// Creates a revision; refused when it exists. What comes back makes a [`Record`] of the release.
     pub(super) async fn create(
         &self,
-        mut release: Release,
-        mut labels: BTreeMap<String, String>,
+        release: &mut Release,
+        labels: &BTreeMap<String, String>,
         stamp: &Stamp,
-    ) -> Result<Record, ReleaseError> {
+    ) -> Result<ObjectMeta, ReleaseError> {
         let name = secret_name(&release.name, release.version);
-        let payload = codec::encode(&mut release)
-            .map_err(|source| ReleaseError::Encode { record: name.clone(), source })?;
+        let payload =
+            codec::encode(release).map_err(|source| ReleaseError::Encode { record: name.clone(), source })?;
+        let mut labels = labels.clone();
         labels.insert("name".into(), release.name.clone());
         labels.insert("owner".into(), "helm".into());
         labels.insert("status".into(), release.info.status.to_string());
@@ -199,13 +205,7 @@ impl Store {
         };
         let path = collection(&release.namespace);
         let stored = self.send(Method::POST, &path, &meta, payload).await;
-        let meta = stored.map_err(|source| ReleaseError::from_write(&meta, source))?;
-        Ok(Record {
-            meta,
-            revision: release.version,
-            status: release.info.status.clone(),
-            release: Ok(release),
-        })
+        stored.map_err(|source| ReleaseError::from_write(&meta, source))
     }
 
     /// Writes a record back as it stands in memory, if nobody wrote it since it was read. `stamp` and `guard` are
@@ -254,8 +254,11 @@ impl Store {
 
     /// Deletes a record if nobody wrote it since it was read. A missing one is fine.
     pub(in crate::downstream) async fn delete(&self, record: &Record) -> Result<(), ReleaseError> {
-        let deleted = self.server.delete(&path(&record.meta), record.uid(), record.resource_version()).await;
-        deleted.map(|_| ()).map_err(|source| ReleaseError::from_write(&record.meta, source))
+        match self.server.delete(&path(&record.meta), record.uid(), record.resource_version()).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(source) => Err(ReleaseError::from_write(&record.meta, source)),
+        }
     }
 
     /// Creates a namespace with Helm's label `name`; one that exists is fine.
