@@ -23,6 +23,8 @@ mod run;
 mod sessions;
 mod snapshot;
 mod step;
+#[cfg(test)]
+mod tests;
 mod unit;
 mod words;
 

@@ -18,7 +18,7 @@ pub struct Limits {
 }
 
 /// What the reaper remembers of one BundleDeployment: little, since there may be thousands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Watched {
     /// Newest version seen.
     pub version: Epoch,

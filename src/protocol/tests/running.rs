@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Deployments under a claim: their wait and their end.
+
+use super::*;
+
+#[test]
+fn a_deployed_unit_is_finished_by_one_write_and_settled() {
+    let mut bench = Bench::running();
+    assert_eq!(finish(&bench.done(Outcome::Deployed)), Some((&"11".into(), &End::Deployed)));
+    assert_eq!(bench.step(Input::Written(deployed("12"))), []);
+    assert!(bench.unit.is_settled() && !bench.unit.holds_slot());
+}
+
+#[test]
+fn a_failure_backs_off_with_its_attempt_and_cause() {
+    let mut bench = Bench::running();
+    let effects = bench.done(Outcome::Failed { cause: "quota".into() });
+    let Some((_, End::BackOff(claim))) = finish(&effects) else { panic!("{effects:?}") };
+    assert_eq!(
+        (claim.state, claim.attempt, claim.cause.as_deref()),
+        (ClaimState::BackingOff, 1, Some("quota"))
+    );
+    assert!(claim.retry_in.is_some_and(|seconds| (3..=5).contains(&seconds)));
+}
+
+#[test]
+fn an_unrelated_write_moves_the_version_that_the_finish_builds_on() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    assert!(!cancels(&bench.step(Input::Seen(Snapshot { rest: 5, ..held("15", &claim) }))));
+    assert_eq!(finish(&bench.done(Outcome::Deployed)).map(|(version, _)| version.0.as_str()), Some("15"));
+}
+
+#[test]
+fn a_pause_during_the_deployment_lets_it_finish() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    assert!(!cancels(&bench.step(Input::Seen(Snapshot { gate: Gate::Held, ..held("15", &claim) }))));
+    assert!(finish(&bench.done(Outcome::Deployed)).is_some());
+}
+
+#[test]
+fn a_claim_replaced_by_another_cancels_the_deployment_and_its_result_is_discarded() {
+    let mut bench = Bench::running();
+    bench.lease("b", "1");
+    assert!(cancels(&bench.step(Input::Seen(held("15", &rival(ClaimState::Claimed))))));
+    assert!(bench.unit.holds_slot(), "until it has stopped");
+    let effects = bench.done(Outcome::Deployed);
+    assert!(finish(&effects).is_none() && effects.contains(&Effect::Note(Note::Discarded)), "S4");
+    assert!(bench.is_idle());
+}
+
+#[test]
+fn a_fenced_deployment_is_discarded_and_looked_at_before_it_is_tried_again() {
+    let mut bench = Bench::running();
+    let effects = bench.done(Outcome::Fenced);
+    assert!(finish(&effects).is_none() && rereads(&effects));
+    let until = wake(&effects).expect("no unit sleeps without a wake");
+    assert!(until > bench.now);
+    let effects = bench.step(Input::Read(held("15", &rival(ClaimState::Claimed))));
+    assert!(writes(&effects).is_empty() && bench.is_idle());
+}
+
+#[test]
+fn a_new_deployment_id_cancels_and_replaces_the_claim_by_a_fresh_one() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    let moved = Snapshot { deployment: "d2".into(), ..held("15", &claim) };
+    assert!(cancels(&bench.step(Input::Seen(moved.clone()))));
+    let effects = bench.done(Outcome::Deployed);
+    let Some((version, End::Replace(next))) = finish(&effects) else { panic!("{effects:?}") };
+    assert_eq!((version.0.as_str(), next.deployment.as_str(), next.attempt), ("15", "d2", 1));
+    assert_ne!(next.nonce, claim.nonce);
+    let answer = Snapshot { slot: ClaimSlot::Claim(next.clone()), version: "16".into(), ..moved };
+    let effects = bench.step(Input::Written(answer));
+    assert!(effects.contains(&Effect::Start { claim: next.clone(), epoch: "16".into(), taken_over: false }));
+}
+
+#[test]
+fn a_new_deployment_id_under_a_pause_just_removes_the_claim() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    let moved = Snapshot { deployment: "d2".into(), gate: Gate::Held, ..held("15", &claim) };
+    bench.step(Input::Seen(moved));
+    assert_eq!(finish(&bench.done(Outcome::Stopped)), Some((&"15".into(), &End::Release(None))));
+}
+
+#[test]
+fn a_new_deployment_id_found_by_a_refused_finish_replaces_the_claim() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    bench.done(Outcome::Deployed);
+    assert!(rereads(&bench.step(Input::Conflict)));
+    let moved = Snapshot { deployment: "d2".into(), ..held("15", &claim) };
+    let effects = bench.step(Input::Read(moved));
+    assert!(matches!(finish(&effects), Some((_, End::Replace(next))) if next.deployment == "d2"));
+}
+
+#[test]
+fn a_deployment_id_that_comes_back_before_the_finish_lands_ends_as_it_ended() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    bench.done(Outcome::Deployed);
+    bench.step(Input::Conflict);
+    bench.step(Input::Read(Snapshot { deployment: "d2".into(), ..held("15", &claim) }));
+    bench.step(Input::Conflict);
+    let effects = bench.step(Input::Read(held("17", &claim)));
+    assert_eq!(finish(&effects), Some((&"17".into(), &End::Deployed)));
+}
+
+#[test]
+fn an_unclear_finish_is_settled_by_the_result_itself() {
+    let mut bench = Bench::running();
+    bench.unit.redeploy = true;
+    bench.done(Outcome::Deployed);
+    assert!(rereads(&bench.step(Input::Unclear)));
+    let effects = bench.step(Input::Read(deployed("12")));
+    assert_eq!(effects, [], "S9");
+    assert!(bench.is_idle() && !bench.unit.redeploy);
+}
+
+#[test]
+fn an_unclear_finish_that_did_not_land_is_sent_again_and_never_given_up_while_the_claim_is_mine() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    bench.done(Outcome::Deployed);
+    for _ in 0..20 {
+        assert!(rereads(&bench.step(Input::Unclear)));
+        assert!(rereads(&bench.step(Input::ReadFailed)));
+        assert_eq!(
+            finish(&bench.step(Input::Read(held("11", &claim)))),
+            Some((&"11".into(), &End::Deployed))
+        );
+    }
+}
+
+#[test]
+fn a_finish_whose_claim_was_taken_meanwhile_is_discarded() {
+    let mut bench = Bench::running();
+    bench.done(Outcome::Deployed);
+    bench.step(Input::Conflict);
+    let effects = bench.step(Input::Read(held("15", &rival(ClaimState::Claimed))));
+    assert!(
+        effects.contains(&Effect::Note(Note::Discarded)) && finish(&effects).is_none() && bench.is_idle()
+    );
+}
+
+#[test]
+fn a_doubled_answer_to_the_claim_does_not_end_the_finish() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    bench.done(Outcome::Deployed);
+    bench.step(Input::Written(held("11", &claim)));
+    assert!(matches!(bench.unit.work, Work::Finishing { .. }));
+    bench.step(Input::Written(deployed("9")));
+    assert!(matches!(bench.unit.work, Work::Finishing { .. }), "an old result is not this one");
+}
+
+#[test]
+fn the_end_of_an_earlier_run_is_nobodys() {
+    let mut bench = Bench::running();
+    assert_eq!(
+        bench
+            .step(Input::Done { nonce: "old".into(), outcome: Outcome::Deployed, release: String::new() })
+            .iter()
+            .filter(|effect| !matches!(effect, Effect::WakeAt(_)))
+            .count(),
+        0
+    );
+    assert!(matches!(bench.unit.work, Work::Running { .. }));
+}
+
+#[test]
+fn a_second_end_of_the_same_run_is_harmless() {
+    let mut bench = Bench::running();
+    let nonce = bench.claim().nonce;
+    bench.done(Outcome::Deployed);
+    assert_eq!(bench.step(Input::Done { nonce, outcome: Outcome::Deployed, release: String::new() }), []);
+}
+
+#[test]
+fn a_wait_is_entered_with_the_same_nonce_and_a_longer_budget_and_gives_the_slot_back() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    let effects = bench.step(Input::Waiting { nonce: claim.nonce.clone(), seconds: 300 });
+    let [(version, next)] = writes(&effects)[..] else { panic!("{effects:?}") };
+    assert_eq!((version.0.as_str(), &next.nonce, next.budget), ("11", &claim.nonce, 900));
+    assert_eq!(next.state, ClaimState::Waiting);
+    assert!(bench.unit.holds_slot(), "not before it stands");
+    bench.step(Input::Written(held("12", next)));
+    assert!(!bench.unit.holds_slot());
+    assert_eq!(finish(&bench.done(Outcome::Deployed)), Some((&"12".into(), &End::Deployed)));
+}
+
+#[test]
+fn a_step_into_a_wait_that_met_a_conflict_is_sent_again() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    bench.step(Input::Waiting { nonce: claim.nonce.clone(), seconds: 300 });
+    assert!(rereads(&bench.step(Input::Conflict)));
+    assert!(rereads(&bench.step(Input::ReadFailed)));
+    let effects = bench.step(Input::Read(Snapshot { rest: 3, ..held("15", &claim) }));
+    assert_eq!(writes(&effects)[0].0.0, "15");
+}
+
+#[test]
+fn an_unclear_step_into_a_wait_is_settled_by_the_slot() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    let effects = bench.step(Input::Waiting { nonce: claim.nonce, seconds: 300 });
+    let next = writes(&effects)[0].1.clone();
+    bench.step(Input::Unclear);
+    assert!(writes(&bench.step(Input::Read(held("12", &next)))).is_empty());
+    assert!(!bench.unit.holds_slot());
+}
+
+#[test]
+fn a_run_that_ends_while_its_step_into_the_wait_is_unanswered_is_finished_after_the_answer() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    let effects = bench.step(Input::Waiting { nonce: claim.nonce, seconds: 300 });
+    let next = writes(&effects)[0].1.clone();
+    assert!(finish(&bench.done(Outcome::Deployed)).is_none(), "one write at a time");
+    assert_eq!(finish(&bench.step(Input::Written(held("12", &next)))), Some((&"12".into(), &End::Deployed)));
+}
+
+#[test]
+fn the_holder_stops_at_its_own_budget_and_says_so() {
+    let mut bench = Bench::running();
+    assert!(!cancels(&bench.pass(599)));
+    assert!(cancels(&bench.pass(1)));
+    let effects = bench.done(Outcome::Stopped);
+    let Some((_, End::BackOff(claim))) = finish(&effects) else { panic!("{effects:?}") };
+    assert_eq!(claim.cause.as_deref(), Some("not finished within 600 s"));
+}
+
+#[test]
+fn a_hand_over_leaves_no_mark_on_a_first_attempt_and_keeps_the_record_of_a_later_one() {
+    let mut bench = Bench::running();
+    assert!(cancels(&bench.step(Input::Stop)));
+    assert_eq!(finish(&bench.done(Outcome::Stopped)), Some((&"11".into(), &End::Release(None))));
+
+    let mut bench = Bench::new();
+    bench.step(Input::Seen(held("10", &Claim { attempt: 3, lost: 1, ..rival(ClaimState::Expired) })));
+    let claim = bench.claim();
+    bench.step(Input::Written(held("11", &claim)));
+    bench.step(Input::Stop);
+    let effects = bench.done(Outcome::Stopped);
+    let Some((_, End::Release(Some(left)))) = finish(&effects) else { panic!("{effects:?}") };
+    assert_eq!((left.state, left.attempt, left.lost), (ClaimState::Expired, 4, 1));
+}
+
+#[test]
+fn a_redeploy_that_failed_for_good_is_not_repeated() {
+    let mut bench = Bench::new();
+    bench.step(Input::Seen(Snapshot { outdated: false, ..object("10") }));
+    bench.step(Input::Redeploy);
+    let claim = bench.claim();
+    bench.step(Input::Written(Snapshot { outdated: false, ..held("11", &claim) }));
+    bench.done(Outcome::Permanent);
+    assert_eq!(bench.step(Input::Written(Snapshot { outdated: false, ..object("12") })), []);
+}
+
+#[test]
+fn a_finish_after_which_the_status_still_asks_is_no_storm() {
+    let mut bench = Bench::running();
+    bench.done(Outcome::Deployed);
+    let effects = bench.step(Input::Written(object("12")));
+    assert!(
+        writes(&effects).is_empty() && wake(&effects).is_some_and(|time| time > bench.now),
+        "{effects:?}"
+    );
+}

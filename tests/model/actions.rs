@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What can happen next, and that it happens.
+
+use std::time::Duration;
+
+use flotilla::protocol::{
+    ClaimSlot, Epoch, Input, Outcome, Uid,
+    reaper::{Limits, Verdict, judge, see},
+};
+
+use super::{
+    replica::config,
+    world::{At, Bd, Bug, Event, NOW, World},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    Watch(usize),
+    Serve(usize),
+    Reply(usize),
+    /// The request never arrives, and the sender is told nothing.
+    LoseRequest(usize),
+    /// The request was served, and the sender is told nothing.
+    LoseReply(usize),
+    /// The sender is told nothing, and the request arrives later.
+    DelayRequest(usize),
+    DoubleReply(usize),
+    Doubled(usize),
+    ServeRead(usize),
+    ReplyRead(usize),
+    FailRead(usize),
+    Verify(usize),
+    Tick(usize),
+    Run(usize),
+    Fail(usize),
+    Wait(usize),
+    Remove(usize),
+    Crash(usize),
+    Restart(usize),
+    Freeze(usize),
+    Thaw(usize),
+    Advance,
+    Unrelated,
+    Spec,
+    Pause,
+    Resume,
+    Delete,
+    Recreate,
+    Ghost(usize),
+    Late(usize),
+    ReaperLook,
+    ReaperAct,
+}
+
+impl World {
+    /// Everything that can happen next.
+    pub fn actions(&self, actions: &mut Vec<Action>) {
+        use Action::*;
+        if self.broken.is_some() {
+            return;
+        }
+        let budget = &self.budget;
+        for index in 0..self.replicas.len() {
+            self.replica_actions(index, actions);
+        }
+        actions.extend((0..self.ghosts.len()).map(Ghost));
+        actions.extend((0..self.late.len()).map(Late));
+        if budget.time > 0 {
+            actions.push(Advance);
+        }
+        if let Some(bd) = &self.bd {
+            if budget.unrelated > 0 {
+                actions.push(Unrelated);
+            }
+            if budget.spec > 0 {
+                actions.push(Spec);
+            }
+            if bd.held {
+                actions.push(Resume);
+            } else if budget.pauses > 0 {
+                actions.push(Pause);
+            }
+            if budget.deletions > 0 {
+                actions.push(Delete);
+            }
+        } else if budget.recreations > 0 {
+            actions.push(Recreate);
+        }
+        if let (Some(watched), Some(bd)) = (&self.reaper, &self.bd) {
+            let version = Epoch(bd.version.to_string());
+            let stale = watched.as_ref().map_or(bd.slot != ClaimSlot::Empty, |seen| seen.version != version);
+            if stale {
+                actions.push(ReaperLook);
+            }
+            if watched.as_ref().is_some_and(|seen| !matches!(judge(seen, &limits(), NOW), Verdict::Leave(_)))
+            {
+                actions.push(ReaperAct);
+            }
+        }
+    }
+
+    fn replica_actions(&self, index: usize, actions: &mut Vec<Action>) {
+        use Action::*;
+        let (replica, budget) = (&self.replicas[index], &self.budget);
+        if let Some(write) = &replica.write
+            && write.answer.is_none()
+        {
+            actions.push(Serve(index));
+            if budget.lost > 0 && replica.runs() {
+                actions.extend([LoseRequest(index), DelayRequest(index)]);
+            }
+        }
+        if replica.read.as_ref().is_some_and(|read| read.answer.is_none()) {
+            actions.push(ServeRead(index));
+        }
+        if !replica.alive {
+            return actions.push(Restart(index));
+        }
+        if replica.frozen {
+            return actions.push(Thaw(index));
+        }
+        if let Some(answer) = replica.write.as_ref().and_then(|write| write.answer.as_ref()) {
+            actions.push(Reply(index));
+            if budget.lost > 0 {
+                actions.push(LoseReply(index));
+            }
+            if budget.doubled > 0 && answer.is_news() {
+                actions.push(DoubleReply(index));
+            }
+        }
+        if !replica.events.is_empty() {
+            actions.push(Watch(index));
+        }
+        if !replica.doubled.is_empty() {
+            actions.push(Doubled(index));
+        }
+        if replica.read.as_ref().is_some_and(|read| read.answer.is_some()) {
+            actions.push(ReplyRead(index));
+            if budget.lost > 0 {
+                actions.push(FailRead(index));
+            }
+        }
+        if replica.verify.is_some() {
+            actions.push(Verify(index));
+        }
+        if self.now_is_late(index) || (replica.want_slot && !replica.unit.holds_slot()) {
+            actions.push(Tick(index));
+        }
+        if let Some(run) = &replica.run {
+            if self.can_run(index) {
+                actions.push(Run(index));
+            }
+            if budget.failures > 0 && run.pending.is_none() && !matches!(run.at, At::Ended(_)) {
+                actions.push(Fail(index));
+            }
+            if budget.waits > 0 && run.at == At::Close && run.pending.is_none() {
+                actions.push(Wait(index));
+            }
+        }
+        if replica.removal.is_some() {
+            actions.push(Remove(index));
+        }
+        if budget.crashes > 0 {
+            actions.push(Crash(index));
+        }
+        if budget.freezes > 0 {
+            actions.push(Freeze(index));
+        }
+    }
+
+    /// It happens.
+    pub fn act(&mut self, action: Action, bug: Bug) {
+        match action {
+            Action::Watch(index) => self.watch(index, bug),
+            Action::Serve(index) => {
+                let write = self.replicas[index].write.clone().expect("a request");
+                let answer = self.serve(&write);
+                self.replicas[index].write.as_mut().expect("a request").answer = Some(answer);
+            }
+            Action::Reply(index) => self.reply(index, bug),
+            Action::LoseRequest(index) | Action::LoseReply(index) => {
+                self.replicas[index].write = None;
+                self.unclear(index, bug);
+            }
+            Action::DelayRequest(index) => {
+                let write = self.replicas[index].write.take();
+                self.ghosts.extend(write);
+                self.unclear(index, bug);
+            }
+            Action::DoubleReply(index) => {
+                self.budget.doubled -= 1;
+                self.disturbed = true;
+                let answer = self.replicas[index].write.as_ref().and_then(|write| write.answer.clone());
+                self.replicas[index].doubled.extend(answer);
+                self.reply(index, bug);
+            }
+            Action::Doubled(index) => {
+                let answer = self.replicas[index].doubled.remove(0);
+                self.feed(index, answer.into(), bug);
+            }
+            Action::ServeRead(index) => {
+                let answer = self.bd.as_ref().map(Bd::snapshot);
+                self.replicas[index].read.as_mut().expect("a read").answer = Some(answer);
+            }
+            Action::ReplyRead(index) => self.reply_read(index, bug),
+            Action::FailRead(index) => {
+                self.budget.lost -= 1;
+                self.replicas[index].read = None;
+                self.feed(index, Input::ReadFailed, bug);
+            }
+            Action::Verify(index) => self.verify(index, bug),
+            Action::Tick(index) => {
+                self.replicas[index].wake = None;
+                self.feed(index, Input::Tick, bug);
+            }
+            Action::Run(index) => self.run(index, bug),
+            Action::Fail(index) => {
+                self.budget.failures -= 1;
+                let run = self.replicas[index].run.as_mut().expect("a run");
+                run.at = At::Ended(Outcome::Failed { cause: "quota".into() });
+            }
+            Action::Wait(index) => {
+                self.budget.waits -= 1;
+                let nonce = self.replicas[index].run.as_ref().expect("a run").claim.nonce.clone();
+                self.feed(index, Input::Waiting { nonce, seconds: 15 }, bug);
+            }
+            Action::Remove(index) => self.remove(index, bug),
+            Action::Crash(index) => {
+                self.budget.crashes -= 1;
+                self.crash(index);
+            }
+            Action::Restart(index) => self.restart(index, bug),
+            Action::Freeze(index) => {
+                self.budget.freezes -= 1;
+                self.replicas[index].frozen = true;
+                self.leases.iter_mut().filter(|lease| lease.pod == index).for_each(|lease| lease.steady = 0);
+            }
+            Action::Thaw(index) => {
+                self.replicas[index].frozen = false;
+                self.see_leases(index);
+            }
+            Action::Advance => {
+                self.budget.time -= 1;
+                self.advance();
+            }
+            Action::Ghost(index) => {
+                let write = self.ghosts.remove(index);
+                self.serve(&write);
+            }
+            Action::Late(index) => {
+                let write = self.late.remove(index);
+                self.land(&write, bug);
+            }
+            Action::ReaperLook => {
+                let bd = self.bd.as_ref().expect("an object");
+                let (version, slot) = (Epoch(bd.version.to_string()), bd.slot.clone());
+                let watched = self.reaper.take().expect("a reaper");
+                self.reaper = Some(see(watched, version, slot, NOW));
+            }
+            Action::ReaperAct => self.reap(),
+            Action::Unrelated
+            | Action::Spec
+            | Action::Pause
+            | Action::Resume
+            | Action::Delete
+            | Action::Recreate => self.outside(action),
+        }
+    }
+
+    fn unclear(&mut self, index: usize, bug: Bug) {
+        self.budget.lost -= 1;
+        self.disturbed = true;
+        self.feed(index, Input::Unclear, bug);
+    }
+
+    fn reap(&mut self) {
+        let Some(Some(watched)) = &self.reaper else { return };
+        let slot = match judge(watched, &limits(), NOW) {
+            Verdict::Leave(_) => return,
+            Verdict::Replace(claim) => ClaimSlot::Claim(claim),
+            Verdict::Clear => ClaimSlot::Empty,
+        };
+        let fits = self.bd.as_ref().filter(|bd| bd.version.to_string() == watched.version.0).cloned();
+        self.reaper = Some(None);
+        if let Some(bd) = fits {
+            self.disturbed = true;
+            self.store(Bd { slot, ..bd });
+        }
+    }
+
+    /// What people and other controllers do.
+    fn outside(&mut self, action: Action) {
+        if action == Action::Recreate {
+            self.budget.recreations -= 1;
+            self.deployed = 0;
+            return self.create("u2");
+        }
+        let Some(mut bd) = self.bd.clone() else { return };
+        match action {
+            Action::Unrelated => self.budget.unrelated -= 1,
+            Action::Spec => {
+                self.budget.spec -= 1;
+                self.deployed = 0;
+                bd.deployment = if bd.deployment == "d1" { "d2" } else { "d1" }.into();
+            }
+            Action::Pause => {
+                self.budget.pauses -= 1;
+                bd.held = true;
+            }
+            Action::Resume => bd.held = false,
+            Action::Delete => {
+                self.budget.deletions -= 1;
+                self.bd = None;
+                self.version += 1;
+                return self.tell(Event::Deleted(bd.uid));
+            }
+            _ => {}
+        }
+        self.store(bd);
+    }
+
+    /// Makes the BundleDeployment.
+    pub fn create(&mut self, uid: &str) {
+        self.store(Bd {
+            uid: Uid(uid.to_owned()),
+            version: 0,
+            deployment: "d1".into(),
+            applied: String::new(),
+            release: String::new(),
+            held: false,
+            slot: ClaimSlot::Empty,
+        });
+    }
+}
+
+fn limits() -> Limits {
+    let config = config();
+    Limits { claim_timeout: config.claim_timeout, margin: config.claim_margin + Duration::from_secs(1) }
+}

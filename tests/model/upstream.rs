@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The upstream API server, and what may be said about every status write that it takes.
+
+use flotilla::protocol::{Claim, ClaimSlot, ClaimState, Effect, End, Nonce};
+
+use super::world::{Answer, Bd, Change, Event, World, Write};
+
+/// How long a quarantine lasts here, in steps of time.
+pub const QUARANTINE: u8 = 2;
+
+impl World {
+    /// Takes or refuses a status write.
+    pub fn serve(&mut self, write: &Write) -> Answer {
+        let Some(bd) = self.bd.clone() else { return Answer::Absent };
+        if bd.version != write.version {
+            return Answer::Conflict;
+        }
+        if bd.uid != write.uid {
+            self.break_("S3: a write for one uid reached another");
+        }
+        let mut next = bd.clone();
+        match &write.change {
+            Change::Claim(claim) => {
+                self.judge_claim(&bd, claim);
+                next.slot = ClaimSlot::Claim(claim.clone());
+            }
+            Change::End { nonce, end, release } => {
+                self.judge_end(&bd, nonce, end);
+                match end {
+                    End::Deployed => {
+                        next.slot = ClaimSlot::Empty;
+                        (next.applied, next.release) = (bd.deployment.clone(), release.clone());
+                        self.deployed += 1;
+                    }
+                    End::Permanent => {
+                        next.slot = ClaimSlot::Empty;
+                        next.applied.clone_from(&bd.deployment);
+                    }
+                    End::BackOff(claim) => next.slot = ClaimSlot::Claim(claim.clone()),
+                    End::Release(claim) => {
+                        next.slot = claim.clone().map_or(ClaimSlot::Empty, ClaimSlot::Claim)
+                    }
+                    End::Replace(claim) => {
+                        self.judge_claim(&Bd { slot: ClaimSlot::Empty, ..bd }, claim);
+                        next.slot = ClaimSlot::Claim(claim.clone());
+                    }
+                }
+            }
+        }
+        self.store(next);
+        Answer::Written(self.bd.as_ref().expect("just stored").snapshot())
+    }
+
+    /// Stores the object at a new version and tells every watch.
+    pub fn store(&mut self, mut bd: Bd) {
+        self.version += 1;
+        bd.version = self.version;
+        let same = self.bd.as_ref().is_some_and(|before| before.slot.is_same(&bd.slot));
+        if !same {
+            self.slot_age = 0;
+        }
+        let event = Event::Seen(bd.snapshot());
+        self.bd = Some(bd);
+        self.tell(event);
+    }
+
+    pub fn tell(&mut self, event: Event) {
+        for replica in self.replicas.iter_mut().filter(|replica| replica.alive) {
+            replica.events.push(event.clone());
+            // A reflector may skip states in between: two that are not seen yet say all there is to say about lag.
+            if replica.events.len() > 2 && matches!(replica.events[1], Event::Seen(_)) {
+                replica.events.remove(1);
+            }
+        }
+    }
+
+    fn judge_claim(&mut self, bd: &Bd, claim: &Claim) {
+        if bd.held {
+            self.break_("S10: claimed while held");
+        }
+        if claim.deployment != bd.deployment {
+            self.break_("S3: claimed for another deployment id");
+        }
+        if bd.applied == bd.deployment {
+            self.break_("S2: claimed though it is up to date");
+        }
+        let opens = claim.state == ClaimState::Claimed;
+        if opens && self.landed.iter().any(|(nonce, _)| *nonce == claim.nonce) {
+            self.break_("S3: a nonce was claimed twice");
+        }
+        if opens {
+            self.landed.push((claim.nonce.clone(), self.version + 1));
+        }
+        let Some(before) = bd.slot.claim().filter(|before| before.deployment == claim.deployment) else {
+            return;
+        };
+        let same = before.nonce == claim.nonce;
+        if claim.lost < before.lost
+            || (if same { claim.attempt != before.attempt } else { claim.attempt <= before.attempt })
+        {
+            self.break_("S5: attempts fell");
+        }
+        match before.state {
+            ClaimState::Quarantined if self.slot_age < QUARANTINE => {
+                self.break_("S6: claimed before the quarantine was over");
+            }
+            ClaimState::BackingOff if self.slot_age == 0 => {
+                self.break_("S5: claimed before the rest was over")
+            }
+            _ => {}
+        }
+    }
+
+    fn judge_end(&mut self, bd: &Bd, nonce: &Nonce, end: &End) {
+        if !bd.slot.is_held_by(nonce) {
+            self.break_("S4: a result without the claim");
+        }
+        let held = bd.slot.claim().expect("held");
+        let same = held.deployment == bd.deployment;
+        match end {
+            End::Deployed | End::Permanent | End::BackOff(_) if !same => {
+                self.break_("S4: the result of another deployment id");
+            }
+            End::Release(None) if same && held.attempt > 1 => {
+                self.break_("S5: the record of attempts is gone")
+            }
+            _ => {}
+        }
+    }
+
+    /// A deployment starts: its epoch lies between its own claim and the next one.
+    pub fn judge_start(&mut self, effect: &Effect) {
+        let Effect::Start { claim, epoch, .. } = effect else { return };
+        let epoch: u32 = epoch.0.parse().expect("a version");
+        if self.started.contains(&claim.nonce) {
+            self.break_("S3: a claim was started twice");
+        }
+        self.started.push(claim.nonce.clone());
+        let at = self.landed.iter().position(|(nonce, _)| *nonce == claim.nonce);
+        let Some(at) = at else { return self.break_("S3: started without a claim") };
+        let next = self.landed.get(at + 1).map_or(u32::MAX, |(_, version)| *version);
+        if epoch < self.landed[at].1 || epoch >= next {
+            self.break_("S3: epochs do not rise with the claims");
+        }
+    }
+}

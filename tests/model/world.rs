@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Everything there is: the BundleDeployment upstream, its objects downstream, the replicas, and who may do what.
+//!
+//! Time stands still at `NOW`: when it passes, all that is remembered moves back instead, so that equal situations
+//! are equal states however long they took.
+
+use std::time::Duration;
+
+use flotilla::protocol::{
+    Claim, ClaimSlot, End, Entering, Epoch, Gate, Input, Nonce, Outcome, SessionId, Snapshot, Time, Uid,
+    Unit, Work, reaper::Watched,
+};
+
+/// One step of time: a session is quiet after one without a renewal.
+pub const STEP: Duration = Duration::from_secs(15);
+/// The time, for every replica, always.
+pub const NOW: Time = Duration::from_secs(1000);
+/// What lies further back than any limit is the same.
+const OLDEST: Time = Duration::from_secs(850);
+
+/// What may still go wrong or change; each use takes one away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Budget {
+    pub time: u8,
+    pub crashes: u8,
+    pub freezes: u8,
+    pub lost: u8,
+    pub doubled: u8,
+    pub failures: u8,
+    pub waits: u8,
+    pub unrelated: u8,
+    pub spec: u8,
+    pub pauses: u8,
+    pub deletions: u8,
+    pub recreations: u8,
+}
+
+/// A planted bug.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Bug {
+    #[default]
+    None,
+    /// An object whose content is equal keeps its old stamp.
+    SkipEqual,
+    /// A fresh resourceVersion is trusted, the stamp is not compared.
+    IgnoreStamp,
+    /// An apply carries the resourceVersion only.
+    ApplyWithoutUid,
+    /// What cannot be compared is written without confirming the claim.
+    CreateUnconfirmed,
+    /// Strays are not looked for.
+    NoSweep,
+    /// A restarted replica goes on with its pod's earlier claim.
+    AdoptAfterRestart,
+    /// A conflict is taken for the loss of the claim.
+    ConflictIsLoss,
+    /// The holder's last sign of life is compared with a wall clock that is two steps fast.
+    WallClock,
+    /// A pending release record of another run is taken for a dead one's.
+    StealPending,
+}
+
+/// The BundleDeployment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Bd {
+    pub uid: Uid,
+    pub version: u32,
+    pub deployment: String,
+    pub applied: String,
+    pub release: String,
+    pub held: bool,
+    pub slot: ClaimSlot,
+}
+
+impl Bd {
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            uid: self.uid.clone(),
+            version: Epoch(self.version.to_string()),
+            deployment: self.deployment.clone(),
+            gate: if self.held { Gate::Held } else { Gate::Open },
+            outdated: self.applied != self.deployment,
+            release: self.release.clone(),
+            slot: self.slot.clone(),
+            rest: 0,
+        }
+    }
+}
+
+/// A status write, and whether it was answered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Write {
+    pub uid: Uid,
+    pub version: u32,
+    pub change: Change,
+    pub answer: Option<Answer>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    Claim(Claim),
+    End { nonce: Nonce, end: End, release: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Answer {
+    Written(Snapshot),
+    Conflict,
+    Absent,
+}
+
+impl From<Answer> for Input {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Written(snapshot) => Input::Written(snapshot),
+            Answer::Conflict => Input::Conflict,
+            Answer::Absent => Input::ReadAbsent,
+        }
+    }
+}
+
+/// A live read: asked, answered, to be asked again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Read {
+    pub answer: Option<Option<Snapshot>>,
+    pub again: bool,
+}
+
+/// What the watch tells, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    Seen(Snapshot),
+    Deleted(Uid),
+}
+
+/// What a replica knows of another session.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Peer {
+    pub session: SessionId,
+    pub pod: usize,
+    pub version: u32,
+    /// In healthy time.
+    pub changed: Time,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Replica {
+    pub alive: bool,
+    pub frozen: bool,
+    /// Runs so far; the session is named after it.
+    pub boots: u8,
+    pub nonces: u64,
+    pub unit: Unit,
+    pub wake: Option<Time>,
+    pub want_slot: bool,
+    pub write: Option<Write>,
+    /// Answers that come once more.
+    pub doubled: Vec<Answer>,
+    pub read: Option<Read>,
+    pub verify: Option<(SessionId, Epoch)>,
+    pub run: Option<Run>,
+    pub removal: Option<Removing>,
+    pub events: Vec<Event>,
+    pub peers: Vec<Peer>,
+}
+
+/// A running deployment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Run {
+    pub uid: Uid,
+    pub claim: Claim,
+    pub epoch: u32,
+    pub cancelled: bool,
+    pub at: At,
+    /// Checked, but not yet written: a freeze may come between.
+    pub pending: Option<DownWrite>,
+}
+
+/// Where a deployment or removal is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum At {
+    Gate,
+    Object(usize),
+    Close,
+    Waiting,
+    Ended(Outcome),
+}
+
+/// A running removal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Removing {
+    pub uid: Uid,
+    pub dead_guard: Option<SessionId>,
+    pub at: At,
+    pub guarded_by: Option<SessionId>,
+    pub pending: Option<DownWrite>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Lease {
+    pub session: SessionId,
+    pub pod: usize,
+    pub version: u32,
+    /// Steps since which its replica renews without a break.
+    pub steady: u8,
+}
+
+/// Downstream: the newest release record and the objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Down {
+    pub record: Option<Thing>,
+    pub objects: Vec<Option<Thing>>,
+    pub uids: u32,
+}
+
+/// A record or an object downstream; `state` is the record's state or the object's content.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Thing {
+    pub uid: u32,
+    pub version: u32,
+    pub stamp: (Uid, u32),
+    pub state: String,
+}
+
+/// A write downstream with its precondition.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DownWrite {
+    /// `None` is the record.
+    pub object: Option<usize>,
+    /// Uid and version of what was read; `None` creates only.
+    pub found: Option<(u32, u32)>,
+    pub by: (Uid, u32),
+    /// `None` deletes.
+    pub state: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct World {
+    pub bd: Option<Bd>,
+    pub version: u32,
+    /// Steps of time since the slot changed.
+    pub slot_age: u8,
+    pub replicas: Vec<Replica>,
+    pub leases: Vec<Lease>,
+    pub reaper: Option<Option<Watched>>,
+    /// Status writes that nobody waits for any more.
+    pub ghosts: Vec<Write>,
+    /// Writes downstream of processes that are dead.
+    pub late: Vec<DownWrite>,
+    pub down: Down,
+    pub budget: Budget,
+    /// Uids whose removal is complete.
+    pub removed: Vec<Uid>,
+    /// Claims as they came to stand, with their version.
+    pub landed: Vec<(Nonce, u32)>,
+    pub started: Vec<Nonce>,
+    /// Results of the current deployment id that came to stand.
+    pub deployed: u8,
+    /// A holder was lost or overran: an attempt may be repeated.
+    pub disturbed: bool,
+    /// The invariant that was broken.
+    pub broken: Option<&'static str>,
+}
+
+impl World {
+    pub fn break_(&mut self, invariant: &'static str) {
+        self.broken.get_or_insert(invariant);
+    }
+
+    pub fn now_is_late(&self, replica: usize) -> bool {
+        self.replicas[replica].wake.is_some_and(|time| time <= NOW)
+    }
+
+    /// The objects a deployment id asks for: `d1` all of them, others the first one only.
+    pub fn wanted(&self, deployment: &str) -> usize {
+        if deployment == "d1" { self.down.objects.len() } else { 1 }
+    }
+
+    /// One step of time for everybody. Those that are frozen or dead renew nothing and see nothing.
+    pub fn advance(&mut self) {
+        self.slot_age = (self.slot_age + 1).min(9);
+        let runs: Vec<bool> = self.replicas.iter().map(|replica| replica.alive && !replica.frozen).collect();
+        for lease in &mut self.leases {
+            let renews = runs[lease.pod] && lease.session == self.replicas[lease.pod].session(lease.pod);
+            lease.version += u32::from(renews);
+            lease.steady = if renews { (lease.steady + 1).min(3) } else { 0 };
+        }
+        for (index, replica) in self.replicas.iter_mut().enumerate() {
+            replica.age(runs[index]);
+        }
+        for (index, runs) in runs.into_iter().enumerate() {
+            if runs {
+                self.see_leases(index);
+            }
+        }
+        if let Some(Some(watched)) = &mut self.reaper {
+            back(&mut watched.since);
+        }
+    }
+
+    /// A running replica's watch of Leases is up to date.
+    pub fn see_leases(&mut self, index: usize) {
+        let leases = self.leases.clone();
+        let replica = &mut self.replicas[index];
+        for lease in leases {
+            match replica.peers.iter_mut().find(|peer| peer.session == lease.session) {
+                Some(peer) if peer.version == lease.version => {}
+                Some(peer) => (peer.version, peer.changed) = (lease.version, NOW),
+                None => replica.peers.push(Peer {
+                    session: lease.session,
+                    pod: lease.pod,
+                    version: lease.version,
+                    changed: NOW,
+                }),
+            }
+        }
+    }
+}
+
+impl Replica {
+    pub fn new() -> Self {
+        Self {
+            alive: true,
+            frozen: false,
+            boots: 0,
+            nonces: 0,
+            unit: Unit::default(),
+            wake: None,
+            want_slot: false,
+            write: None,
+            doubled: Vec::new(),
+            read: None,
+            verify: None,
+            run: None,
+            removal: None,
+            events: Vec::new(),
+            peers: Vec::new(),
+        }
+    }
+
+    pub fn session(&self, index: usize) -> SessionId {
+        SessionId(format!("{}.{}", ["a", "b", "c"][index], self.boots))
+    }
+
+    pub fn runs(&self) -> bool {
+        self.alive && !self.frozen
+    }
+
+    /// What it remembers becomes one step older.
+    fn age(&mut self, healthy: bool) {
+        let unit = &mut self.unit;
+        let times = [&mut unit.wanted, &mut unit.pause_until, &mut unit.behind, &mut self.wake];
+        times.into_iter().flatten().for_each(back);
+        if let Some(observed) = &mut unit.observed {
+            back(&mut observed.now);
+            if healthy {
+                back(&mut observed.healthy);
+            }
+        }
+        match &mut unit.work {
+            Work::Claiming { since, .. } | Work::Finishing { since, .. } => back(since),
+            Work::Running { deadline, entering, .. } => {
+                back(deadline);
+                if let Some(Entering { since, .. }) = entering {
+                    back(since);
+                }
+            }
+            Work::Removing { due, .. } => back(due),
+            Work::Absent { since: Some(since), .. } => back(since),
+            Work::Idle | Work::Verifying { .. } | Work::Absent { since: None, .. } => {}
+        }
+        if healthy {
+            self.peers.iter_mut().for_each(|peer| back(&mut peer.changed));
+        }
+    }
+}
+
+fn back(time: &mut Time) {
+    *time = time.saturating_sub(STEP).max(OLDEST);
+}
