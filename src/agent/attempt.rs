@@ -36,6 +36,7 @@ use crate::{
         objects::Identity,
         prune,
         release::{self, Gate, GateInput, Operation, Record, ReleaseError, ReleaseState},
+        removal::Gone,
     },
     monitor::{self, Evaluation, Judge, Key},
     protocol::{Claim, Epoch, Stamp, Time},
@@ -336,9 +337,10 @@ impl Run {
         }
         // What is gone for good must not show as extra until its event comes.
         for removed in removed {
-            if let Some((api_version, uid)) = removed.gone {
+            if let Some(Gone { api_version, uid }) = removed.gone {
                 let object = removed.object;
-                ctx.live.removed(&Key::new(&api_version, &object.kind, &object.namespace, &object.name), &uid);
+                ctx.live
+                    .removed(&Key::new(&api_version, &object.kind, &object.namespace, &object.name), &uid);
             }
         }
         Ok(())
