@@ -43,6 +43,8 @@ pub struct Monitored {
     running: bool,
     /// Not before this time.
     not_before: Time,
+    /// Time itself changes the judgement then.
+    look_at: Option<Time>,
 }
 
 impl Monitored {
@@ -105,8 +107,15 @@ impl Replica {
             entry.monitored.seen = None;
             return;
         }
-        let changed = entry.monitored.dirty || entry.monitored.seen.as_ref() != Some(&state);
-        if !changed || entry.monitored.running {
+        let due = entry.monitored.look_at.is_some_and(|time| time <= now);
+        let changed = due || entry.monitored.dirty || entry.monitored.seen.as_ref() != Some(&state);
+        if entry.monitored.running {
+            return;
+        }
+        if !changed {
+            if let Some(time) = entry.monitored.look_at {
+                self.wake_at(name, time);
+            }
             return;
         }
         if now < entry.monitored.not_before {
@@ -116,6 +125,7 @@ impl Replica {
         let Some(object) = entry.object.clone() else { return };
         entry.monitored.running = true;
         entry.monitored.dirty = false;
+        entry.monitored.look_at = None;
         entry.monitored.seen = Some(state);
         let plan = entry.monitored.plan.clone();
         let waits_for = if blocked { self.dependencies(&object).err() } else { None };
@@ -174,8 +184,7 @@ impl Replica {
     fn look_again_in(&mut self, name: &Name, wait: Option<Duration>) {
         let (Some(wait), now) = (wait, self.ctx.clock.now()) else { return };
         if let Some(entry) = self.units.get_mut(name) {
-            entry.monitored.dirty = true;
-            entry.monitored.not_before = now + wait.max(PACE);
+            entry.monitored.look_at = Some(now + wait.max(PACE));
         }
     }
 }

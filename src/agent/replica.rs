@@ -26,7 +26,8 @@ use crate::{
     api::{self, BundleDeployment},
     downstream::session::SessionEvent,
     protocol::{
-        Effect, Env, Epoch, HealthyClock, Input, Nonce, SessionSeen, Sessions, Time, Unit, Work, step,
+        Effect, Env, Epoch, HealthyClock, Input, Nonce, SessionId, SessionSeen, Sessions, Time, Unit, Work,
+        step,
     },
     upstream::{self, snapshot},
 };
@@ -63,6 +64,8 @@ pub struct Replica {
     pub(super) outbox: Outbox,
     inbox: mpsc::Receiver<Message>,
     sessions: Sessions,
+    /// Who lived at the last look.
+    live: Vec<SessionId>,
     healthy: HealthyClock,
     timers: BinaryHeap<Reverse<(Time, Name)>>,
     want_slot: VecDeque<Name>,
@@ -86,6 +89,7 @@ impl Replica {
             outbox,
             inbox,
             sessions,
+            live: Vec::new(),
             healthy,
             timers: BinaryHeap::new(),
             want_slot: VecDeque::new(),
@@ -128,8 +132,9 @@ impl Replica {
                 hashes = changes.next() => self.on_live_changes(hashes),
                 Some(event) = bundle_deployments.next() => self.on_event(event),
                 () = sleep_until(timer) => self.on_timer(),
-                () = sleep_until(quiet) => self.on_sessions_changed(),
+                () = sleep_until(quiet) => {}
             }
+            self.notice_who_lives();
             self.serve_queue();
             if std::mem::take(&mut self.relist) {
                 bundle_deployments = open();
@@ -293,16 +298,17 @@ impl Replica {
 
     fn on_session(&mut self, event: SessionEvent) {
         let healthy = self.healthy.at(self.ctx.clock.now());
-        let news = match event {
-            SessionEvent::Seen(session) => self.sessions.seen(seen(session), healthy),
-            SessionEvent::Gone { session } => self.sessions.gone(&session, healthy),
+        match event {
+            SessionEvent::Seen(session) => {
+                self.sessions.seen(seen(session), healthy);
+            }
+            SessionEvent::Gone { session } => {
+                self.sessions.gone(&session, healthy);
+            }
             SessionEvent::Relisted(all) => {
                 self.ctx.health.set("sessions", Ok(()));
-                self.sessions.relisted(all.into_iter().map(seen).collect(), healthy)
+                self.sessions.relisted(all.into_iter().map(seen).collect(), healthy);
             }
-        };
-        if news {
-            self.on_sessions_changed();
         }
     }
 
@@ -313,12 +319,17 @@ impl Replica {
         self.sessions.next_quiet(healthy).map(|quiet| now + quiet.saturating_sub(healthy))
     }
 
-    /// Who lives decides who takes over and who monitors.
-    fn on_sessions_changed(&mut self) {
+    /// Who lives decides who takes over and who monitors; a session that falls silent makes no event, so this is
+    /// compared after each.
+    fn notice_who_lives(&mut self) {
         let healthy = self.healthy.at(self.ctx.clock.now());
-        let live = self.sessions.live(&self.ctx.session_id, healthy).count();
-        self.ctx.metrics.set_live_sessions(live);
-        debug!(live, "sessions changed");
+        let live: Vec<SessionId> = self.sessions.live(&self.ctx.session_id, healthy).cloned().collect();
+        if live == self.live {
+            return;
+        }
+        debug!(live = live.len(), "sessions changed");
+        self.ctx.metrics.set_live_sessions(live.len());
+        self.live = live;
         self.feed_where(|unit| !unit.is_busy(), Input::Tick);
     }
 
