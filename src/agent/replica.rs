@@ -26,8 +26,8 @@ use crate::{
     api::{self, BundleDeployment},
     downstream::session::SessionEvent,
     protocol::{
-        Effect, Env, Epoch, HealthyClock, Input, Nonce, SessionId, SessionSeen, Sessions, Time, Unit, Work,
-        step,
+        Effect, Env, Epoch, Gate, HealthyClock, Input, Nonce, SessionId, SessionSeen, Sessions, Time, Unit,
+        Work, step,
     },
     upstream::{self, snapshot},
 };
@@ -285,13 +285,13 @@ impl Replica {
         for name in self.dependents.clone() {
             let Some(object) = self.units.get(&name).and_then(|entry| entry.object.clone()) else { continue };
             let gate = snapshot(&object, self.is_blocked(&object)).gate;
-            let changed = self
-                .units
-                .get(&name)
-                .and_then(|entry| entry.unit.latest.as_ref())
-                .is_some_and(|latest| latest.gate != gate);
-            if changed {
+            let Some(entry) = self.units.get_mut(&name) else { continue };
+            if entry.unit.latest.as_ref().is_some_and(|latest| latest.gate != gate) {
                 self.feed(&name, Input::Gate(gate));
+            } else if gate == Gate::Blocked {
+                // Still blocked, but by others perhaps: the condition names them.
+                entry.monitored.look_anew();
+                self.monitor_if_due(&name);
             }
         }
     }
