@@ -233,7 +233,7 @@ impl Unit {
         matches!(self.work, Work::Idle)
             && !self.redeploy
             && self.stopping.is_none()
-            && !latest.slot.is_open()
+            && latest.slot == ClaimSlot::Empty
             && !latest.outdated
             && matches!(latest.gate, Gate::Open | Gate::Blocked)
     }

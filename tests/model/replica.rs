@@ -145,7 +145,11 @@ impl World {
         if let Some(before) = self.replicas[index].write.replace(write)
             && before.answer.is_none()
         {
-            if !self.disturbed {
+            let other = self.replicas[index].write.as_ref().is_some_and(|write| write.uid != before.uid);
+            if other {
+                self.replicas[index].doubled.push(Answer::Conflict); // its answer comes late
+                self.disturbed = true;
+            } else if !self.disturbed {
                 self.break_("two writes of one unit on their way");
             }
             self.ghosts.push(before);
@@ -160,6 +164,7 @@ impl World {
         self.late.extend(replica.removal.take().and_then(|removal| removal.pending));
         let boots = replica.boots + 1;
         *replica = super::world::Replica { alive: false, boots, ..super::world::Replica::new() };
+        self.leases.iter_mut().filter(|lease| lease.pod == index).for_each(|lease| lease.steady = 0);
         self.disturbed = true;
     }
 

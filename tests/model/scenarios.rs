@@ -3,12 +3,15 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use stateright::{Checker, Model, Property};
+use flotilla::protocol::{ClaimSlot, Work};
+use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use super::{
     actions::Action,
-    world::{Budget, Bug, Down, Lease, Replica, World},
+    world::{Bd, Budget, Bug, Down, Event, Lease, Replica, World},
 };
+
+const LIMIT: usize = 1_500_000;
 
 /// A start, a planted bug, and how often a fair continuation is tried.
 struct Scenario {
@@ -59,8 +62,11 @@ impl Scenario {
     fn search(self) -> Vec<(String, String)> {
         let begun = std::time::Instant::now();
         let name = self.name;
-        let checker = self.checker().spawn_bfs().join();
-        println!("{name}: {} states, {:.1?}", checker.unique_state_count(), begun.elapsed());
+        let checker =
+            self.checker().target_state_count(LIMIT).finish_when(HasDiscoveries::Any).spawn_bfs().join();
+        let (unique, all) = (checker.unique_state_count(), checker.state_count());
+        println!("{name}: {unique} states of {all} reached, {:.1?}", begun.elapsed());
+        assert!(all < LIMIT, "{name} is not searched whole");
         checker
             .discoveries()
             .into_iter()
@@ -125,12 +131,200 @@ fn scenario(name: &'static str, start: World, sample: u64) -> Scenario {
     Scenario { name, start, bug: Bug::None, sample }
 }
 
+/// The first replica holds the claim and is about to open the gate.
+fn held(replicas: usize, objects: usize, budget: Budget) -> World {
+    let mut world = world(replicas, objects, budget);
+    for action in [Action::Watch(0), Action::Serve(0), Action::Reply(0), Action::Watch(0)] {
+        world.act(action, Bug::None);
+    }
+    world
+}
+
+/// The first replica has deployed `d1`; nobody has anything to do.
+fn deployed(objects: usize, budget: Budget) -> World {
+    let mut world = held(2, objects, Budget::default());
+    while let Some(action) = {
+        let mut actions = Vec::new();
+        world.actions(&mut actions);
+        actions.first().copied()
+    } {
+        world.act(action, Bug::None);
+    }
+    world.landed.clear();
+    world.started.clear();
+    world.deployed = 0;
+    world.budget = budget;
+    world
+}
+
 fn races() -> Scenario {
     let budget = Budget { unrelated: 2, ..Budget::default() };
-    scenario("races with unrelated writers", world(2, 1, budget), 16)
+    scenario("races", world(2, 1, budget), 16)
+}
+
+fn crash() -> Scenario {
+    scenario("crash", held(2, 1, Budget { crashes: 1, time: 1, ..Budget::default() }), 64)
+}
+
+fn freeze() -> Scenario {
+    scenario("freeze", held(2, 1, Budget { freezes: 1, time: 2, ..Budget::default() }), 64)
+}
+
+fn frozen_through_two_changes() -> Scenario {
+    let mut world = deployed(1, Budget { spec: 1, ..Budget::default() });
+    let way = [Action::Spec, Action::Watch(0), Action::Serve(0), Action::Reply(0), Action::Watch(0)];
+    way.into_iter().for_each(|action| world.act(action, Bug::None));
+    world.budget = Budget { freezes: 1, time: 1, spec: 1, ..Budget::default() };
+    scenario("changes", world, 64)
+}
+
+fn lost_answers() -> Scenario {
+    scenario("lost answers", world(2, 1, Budget { lost: 2, ..Budget::default() }), 64)
+}
+
+fn late_answers() -> Scenario {
+    let budget = Budget { lost: 1, doubled: 1, slow_reads: 1, lag: 1, ..Budget::default() };
+    scenario("late answers", held(2, 1, budget), 64)
+}
+
+fn removal() -> Scenario {
+    let budget = Budget { deletions: 1, recreations: 1, freezes: 1, ..Budget::default() };
+    scenario("removal", held(2, 1, budget), 64)
+}
+
+fn reaped() -> Scenario {
+    let mut world = held(1, 1, Budget { freezes: 1, time: 4, ..Budget::default() });
+    world.reaper = Some(None);
+    scenario("reaper", world, 64)
+}
+
+fn wait() -> Scenario {
+    let budget = Budget { waits: 1, lost: 1, unrelated: 1, ..Budget::default() };
+    scenario("wait", held(2, 1, budget), 64)
+}
+
+fn pause() -> Scenario {
+    let budget = Budget { pauses: 1, spec: 1, ..Budget::default() };
+    scenario("pause", held(2, 1, budget), 64)
+}
+
+fn poison() -> Scenario {
+    let mut world = held(2, 1, Budget { crashes: 1, time: 2, ..Budget::default() });
+    let Some(bd) = &mut world.bd else { unreachable!("just made") };
+    let ClaimSlot::Claim(claim) = &mut bd.slot else { unreachable!("just claimed") };
+    (claim.attempt, claim.lost, claim.by) = (3, 2, vec!["x".into()]);
+    let held = claim.clone();
+    let Work::Running { claim, .. } = &mut world.replicas[0].unit.work else { unreachable!("just won") };
+    claim.clone_from(&held);
+    world.replicas[1].events = vec![Event::Seen(world.bd.as_ref().map(Bd::snapshot).expect("just made"))];
+    scenario("poison", world, 64)
+}
+
+fn three() -> Scenario {
+    scenario("three", world(3, 1, Budget::default()), 64)
 }
 
 #[test]
 fn two_replicas_race_beside_an_unrelated_writer() {
     races().holds();
+}
+
+#[test]
+fn a_holder_that_crashes_at_any_moment_is_replaced() {
+    crash().holds();
+}
+
+#[test]
+fn a_holder_that_freezes_and_wakes_at_any_moment_overwrites_nothing() {
+    freeze().holds();
+}
+
+#[test]
+fn a_holder_frozen_through_two_changes_of_the_spec_overwrites_nothing() {
+    frozen_through_two_changes().holds();
+}
+
+#[test]
+fn lost_answers_lead_neither_to_two_claims_nor_to_a_lost_one() {
+    lost_answers().holds();
+}
+
+#[test]
+fn late_and_doubled_answers_and_a_lagging_watch_are_harmless() {
+    late_answers().holds();
+}
+
+#[test]
+fn a_removal_and_a_re_creation_leave_what_the_new_uid_wants() {
+    removal().holds();
+}
+
+#[test]
+fn the_reaper_and_a_peer_end_a_stuck_claim_together() {
+    reaped().holds();
+}
+
+#[test]
+fn a_wait_is_entered_whatever_happens_to_its_write() {
+    wait().holds();
+}
+
+#[test]
+fn what_is_paused_is_never_claimed_and_goes_on_afterwards() {
+    pause().holds();
+}
+
+#[test]
+fn a_unit_that_kills_its_holders_is_quarantined() {
+    poison().holds();
+}
+
+#[test]
+fn three_replicas_race() {
+    three().holds();
+}
+
+#[test]
+fn an_object_that_keeps_an_old_stamp_is_a_hole() {
+    frozen_through_two_changes().finds(Bug::SkipEqual);
+}
+
+#[test]
+fn a_fresh_version_without_the_stamp_is_a_hole() {
+    freeze().finds(Bug::IgnoreStamp);
+}
+
+#[test]
+fn an_apply_without_the_uid_is_a_hole() {
+    removal().finds(Bug::ApplyWithoutUid);
+}
+
+#[test]
+fn a_create_without_a_confirmed_claim_is_a_hole() {
+    removal().finds(Bug::CreateUnconfirmed);
+}
+
+#[test]
+fn strays_that_nobody_looks_for_stay() {
+    removal().finds(Bug::NoSweep);
+}
+
+#[test]
+fn a_claim_adopted_after_a_restart_is_a_hole() {
+    crash().finds(Bug::AdoptAfterRestart);
+}
+
+#[test]
+fn a_conflict_taken_for_a_loss_is_a_hole() {
+    races().finds(Bug::ConflictIsLoss);
+}
+
+#[test]
+fn wall_clocks_are_a_hole() {
+    freeze().finds(Bug::WallClock);
+}
+
+#[test]
+fn stealing_a_pending_record_is_a_hole() {
+    freeze().finds(Bug::StealPending);
 }

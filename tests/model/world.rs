@@ -33,6 +33,10 @@ pub struct Budget {
     pub pauses: u8,
     pub deletions: u8,
     pub recreations: u8,
+    /// Live reads whose answer may be late.
+    pub slow_reads: u8,
+    /// Events that the watch may be behind by, besides the newest.
+    pub lag: u8,
 }
 
 /// A planted bug.
@@ -182,7 +186,6 @@ pub enum At {
     Gate,
     Object(usize),
     Close,
-    Waiting,
     Ended(Outcome),
 }
 
