@@ -68,7 +68,7 @@ impl World {
                 return Checked::Fenced;
             }
             let equal = state == Some(thing.state.as_str());
-            if mine && equal && (thing.stamp.1 == run.epoch || bug == Bug::SkipEqual) {
+            if mine && equal && (thing.stamp.1 == run.epoch || (object.is_some() && bug == Bug::SkipEqual)) {
                 return Checked::Skip;
             }
             if let Some(session) = thing.state.strip_prefix("uninstalling ")

@@ -39,6 +39,9 @@ impl World {
             if round > 2 && bug != Bug::NoSweep {
                 world.sweep();
             }
+            if round > 10 && bug != Bug::NoSweep {
+                world.collect();
+            }
             if round > 3 && world.is_at_rest() {
                 return None;
             }
@@ -57,6 +60,16 @@ impl World {
             self.act(*action, bug);
         }
         false
+    }
+
+    /// The agent's garbage collection: a release whose object is gone although nobody here ever saw it.
+    fn collect(&mut self) {
+        let known =
+            self.replicas.iter().any(|replica| replica.unit.latest.is_some() || replica.removal.is_some());
+        if self.bd.is_none() && !known {
+            self.down.record = None;
+            self.down.objects.iter_mut().for_each(|object| *object = None);
+        }
     }
 
     fn is_at_rest(&self) -> bool {

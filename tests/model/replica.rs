@@ -28,8 +28,10 @@ impl World {
     /// One input for one replica, and its effects.
     pub fn feed(&mut self, index: usize, input: Input, bug: Bug) {
         if bug == Bug::ConflictIsLoss && input == Input::Conflict {
-            self.replicas[index].unit.work = Work::Idle;
-            return self.feed(index, Input::Tick, bug);
+            let replica = &mut self.replicas[index];
+            replica.unit.work = Work::Idle;
+            replica.unit.pause_until = Some(NOW + STEP);
+            return replica.wake = Some(NOW + STEP);
         }
         let sessions = self.sessions(index, bug);
         let replica = &mut self.replicas[index];

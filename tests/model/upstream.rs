@@ -86,7 +86,8 @@ impl World {
     }
 
     fn judge_claim(&mut self, bd: &Bd, claim: &Claim, replaces: bool) {
-        if bd.held {
+        let entering = bd.slot.is_held_by(&claim.nonce);
+        if bd.held && !entering {
             self.break_("S10: claimed while held");
         }
         if claim.deployment != bd.deployment {
