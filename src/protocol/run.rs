@@ -11,7 +11,8 @@ use super::{
     unit::Entering,
 };
 
-/// Starts the deployment, unless the replica is going: a claim nothing was done under is released at once.
+/// Starts the deployment, unless the replica is going or the watch has shown another deployment id before the answer
+/// came: a claim nothing was done under is given up, or replaced, at once.
 pub(super) fn start(
     unit: &mut Unit,
     claim: Claim,
@@ -23,7 +24,8 @@ pub(super) fn start(
 ) {
     let epoch = at.version.clone();
     let version = unit.latest.as_ref().map_or(&epoch, |latest| &latest.version).max(&epoch).clone();
-    if env.draining {
+    let moved = unit.latest.as_ref().is_some_and(|latest| latest.deployment != claim.deployment);
+    if env.draining || moved {
         let end = End::Release(Some(given_up(&claim)));
         return send_finish(unit, claim, end, version, String::new(), env, effects);
     }

@@ -207,7 +207,7 @@ fn look_behind(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) {
 /// Nothing known of an earlier object holds for the next one, except what still runs here.
 pub(super) fn forget(unit: &mut Unit) {
     let running = match std::mem::take(&mut unit.work) {
-        Work::Running { claim, .. } => Some(claim.nonce),
+        Work::Running { claim, ended: None, .. } => Some(claim.nonce),
         // A removal under way ends as what it is.
         removing @ Work::Removing { running: true, .. } => {
             unit.work = removing;

@@ -149,7 +149,10 @@ impl World {
             match checked {
                 Checked::Write(write) => run.pending = Some(write),
                 Checked::Skip => run.at = self.after(&run),
-                Checked::Fenced => run.at = At::Ended(Outcome::Fenced),
+                Checked::Fenced => {
+                    self.disturbed = true;
+                    run.at = At::Ended(Outcome::Fenced);
+                }
                 Checked::Later => {}
             }
         }

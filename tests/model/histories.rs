@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Long random histories of three replicas, beyond what can be searched whole. Replay one with `FLOTILLA_SEED=<n>`.
+//! Long random histories of three replicas, beyond what can be searched whole. `FLOTILLA_SEED=<n>` replays one,
+//! `FLOTILLA_HISTORIES=<n>` runs so many.
 
 use std::env;
 
@@ -102,11 +103,17 @@ fn random_histories_keep_the_invariants_and_come_to_rest() {
             let seed = seed.parse().expect("FLOTILLA_SEED is a number");
             seed..seed + 1
         }
-        Err(_) => 0..HISTORIES,
+        Err(_) => {
+            let asked = env::var("FLOTILLA_HISTORIES").ok();
+            0..asked.map_or(HISTORIES, |count| count.parse().expect("FLOTILLA_HISTORIES is a number"))
+        }
     };
-    for seed in seeds {
-        if let Err(why) = history(seed) {
-            panic!("FLOTILLA_SEED={seed}: {why}");
+    let mut deployed = 0;
+    for seed in seeds.clone() {
+        match history(seed) {
+            Ok(results) => deployed += results,
+            Err(why) => panic!("FLOTILLA_SEED={seed}: {why}"),
         }
     }
+    println!("{} histories, {deployed} deployments before their faults stopped", seeds.count());
 }

@@ -182,7 +182,7 @@ impl World {
         if let Some(bd) = &self.bd {
             let snapshot = bd.snapshot();
             let own = snapshot.slot.claim().filter(|claim| claim.holder.0 == format!("pod-{index}")).cloned();
-            self.replicas[index].events.push(Event::Seen(snapshot.clone()));
+            self.replicas[index].events.push(Event::Seen(Box::new(snapshot.clone())));
             if let Some(claim) = own.filter(|claim| bug == Bug::AdoptAfterRestart && claim.state.is_open()) {
                 self.execute(index, Effect::Start { claim, epoch: snapshot.version, taken_over: true });
             }
@@ -218,7 +218,7 @@ impl World {
     /// The watch delivers its next event.
     pub fn watch(&mut self, index: usize, bug: Bug) {
         let input = match self.replicas[index].events.remove(0) {
-            Event::Seen(snapshot) => Input::Seen(snapshot),
+            Event::Seen(snapshot) => Input::Seen(*snapshot),
             Event::Deleted(uid) => Input::Deleted(uid),
         };
         self.feed(index, input, bug);

@@ -55,7 +55,7 @@ impl Scenario {
     fn is_sampled(&self, state: &World) -> bool {
         let mut hasher = DefaultHasher::new();
         state.hash(&mut hasher);
-        hasher.finish() % self.sample == 0
+        hasher.finish().is_multiple_of(self.sample)
     }
 
     /// Searches it whole; what was found, by name, with the way there.
@@ -234,7 +234,8 @@ pub fn poison() -> Scenario {
     let Work::Running { claim, .. } = &mut world.replicas[0].unit.work else { unreachable!("just won") };
     claim.clone_from(&held);
     world.replicas[1].unit = Unit::default();
-    world.replicas[1].events = vec![Event::Seen(world.bd.as_ref().map(Bd::snapshot).expect("just made"))];
+    world.replicas[1].events =
+        vec![Event::Seen(Box::new(world.bd.as_ref().map(Bd::snapshot).expect("just made")))];
     scenario("poison", world, 64)
 }
 

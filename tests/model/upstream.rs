@@ -51,7 +51,7 @@ impl World {
             }
         }
         self.store(next);
-        Answer::Written(self.bd.as_ref().expect("just stored").snapshot())
+        Answer::Written(Box::new(self.bd.as_ref().expect("just stored").snapshot()))
     }
 
     /// Stores the object at a new version and tells every watch.
@@ -62,7 +62,7 @@ impl World {
         if !same {
             self.slot_age = 0;
         }
-        let event = Event::Seen(bd.snapshot());
+        let event = Event::Seen(Box::new(bd.snapshot()));
         self.bd = Some(bd);
         self.tell(event);
     }

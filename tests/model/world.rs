@@ -108,7 +108,7 @@ pub enum Change {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
-    Written(Snapshot),
+    Written(Box<Snapshot>),
     Conflict,
     Absent,
 }
@@ -116,7 +116,7 @@ pub enum Answer {
 impl From<Answer> for Input {
     fn from(answer: Answer) -> Self {
         match answer {
-            Answer::Written(snapshot) => Input::Written(snapshot),
+            Answer::Written(snapshot) => Input::Written(*snapshot),
             Answer::Conflict => Input::Conflict,
             Answer::Absent => Input::ReadAbsent,
         }
@@ -133,7 +133,7 @@ pub struct Read {
 /// What the watch tells, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    Seen(Snapshot),
+    Seen(Box<Snapshot>),
     Deleted(Uid),
 }
 
