@@ -119,22 +119,22 @@ fn is_old(
     let known = unit.latest.as_ref().map(|latest| &latest.version);
     let floor = known.map_or(&unit.own, |known| known.max(&unit.own));
     if snapshot.version >= *floor {
-        (unit.behind, unit.doubted) = (None, false);
+        (unit.behind, unit.doubted) = (None, None);
         return false;
     }
     if !live {
         unit.behind.get_or_insert(env.now);
         return true;
     }
-    if !unit.doubted {
+    if unit.doubted.as_ref().is_none_or(|doubted| snapshot.version >= *doubted) {
         // It may have been read before the write that is known already; the next one cannot.
-        unit.doubted = true;
+        unit.doubted = Some(floor.clone());
         unit.behind.get_or_insert(env.now);
         effects.push(Effect::Reread { after: Duration::ZERO });
         return true;
     }
     unit.own = Epoch::default();
-    (unit.behind, unit.doubted) = (None, false);
+    (unit.behind, unit.doubted) = (None, None);
     effects.extend([Effect::Note(Note::Restored), Effect::Relist]);
     false
 }

@@ -322,6 +322,7 @@ impl World {
             Action::Resume => bd.held = false,
             Action::Delete => {
                 self.budget.deletions -= 1;
+                self.disturbed = true; // a watch that lags shows it once more
                 self.bd = None;
                 self.version += 1;
                 return self.tell(Event::Deleted(bd.uid));

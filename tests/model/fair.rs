@@ -8,8 +8,8 @@ use super::{
     world::{Budget, Bug, World},
 };
 
-/// Steps of time in which everything must have come to rest: an absence, a budget and a back-off, one after another.
-const BOUND: u8 = 40;
+/// Steps of time in which everything must have come to rest: an absence, a budget and the longest back-off, one after another.
+const BOUND: u8 = 100;
 /// Moments within one step of time; more is a unit that spins.
 const MOMENTS: usize = 2000;
 

@@ -185,7 +185,7 @@ pub fn frozen_through_two_changes() -> Scenario {
     ];
     way.into_iter().for_each(|action| world.act(action, Bug::None));
     world.budget = Budget { freezes: 1, time: 1, spec: 1, ..Budget::default() };
-    scenario("changes", world, 64)
+    scenario("changes", world, 512)
 }
 
 pub fn lost_answers() -> Scenario {
@@ -236,7 +236,7 @@ pub fn poison() -> Scenario {
     world.replicas[1].unit = Unit::default();
     world.replicas[1].events =
         vec![Event::Seen(Box::new(world.bd.as_ref().map(Bd::snapshot).expect("just made")))];
-    scenario("poison", world, 64)
+    scenario("poison", world, 512)
 }
 
 pub fn three() -> Scenario {

@@ -16,7 +16,7 @@ pub const STEP: Duration = Duration::from_secs(15);
 /// The time, for every replica, always.
 pub const NOW: Time = Duration::from_secs(1000);
 /// What lies further back than any limit is the same.
-const OLDEST: Time = Duration::from_secs(850);
+const OLDEST: Time = Duration::from_secs(100);
 
 /// What may still go wrong or change; each use takes one away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
