@@ -101,6 +101,7 @@ spec: {teeth: 24}
 
 /// Two ConfigMaps of `size` random characters each: too much for a release record, not for a Content.
 fn too_large(name: &str, size: usize) -> Bundle {
+    #[expect(clippy::disallowed_methods, reason = "what does not compress")]
     let mut random = rand::rng();
     let maps: Vec<String> = (0..2)
         .map(|index| {

@@ -60,10 +60,16 @@ fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Controller(verb) => controller::run(&verb),
         Verb::Apply(verb) => short(apply::run(&verb, out, &warn)),
         Verb::Delete(verb) => short(delete::run(&verb, out, &warn)),
-        Verb::Get(verb) => short(get::run(&verb, out, &warn, chrono::Utc::now())),
+        Verb::Get(verb) => short(get::run(&verb, out, &warn, now())),
         Verb::Crds => crds::run(out),
         Verb::Version => version::run(out),
     }
+}
+
+/// The wall clock, for ages.
+#[expect(clippy::disallowed_methods, reason = "the edge where time comes in")]
+fn now() -> chrono::DateTime<chrono::Utc> {
+    chrono::Utc::now()
 }
 
 /// Runs a verb that ends by itself: one thread will do.
