@@ -221,7 +221,11 @@ pub struct MetaOnly {
 #[derive(Clone, Debug, Deserialize)]
 pub struct ListOf<T> {
     /// The objects. An empty list of metadata comes as `null`.
-    #[serde(default = "Vec::new", deserialize_with = "null_is_empty")]
+    #[serde(
+        default = "Vec::new",
+        deserialize_with = "null_is_empty",
+        bound(deserialize = "T: Deserialize<'de>")
+    )]
     pub items: Vec<T>,
 }
 
