@@ -87,7 +87,6 @@ async fn tell(arguments: &Arguments) -> anyhow::Result<()> {
     println!("everything is in {}", world.dir().display());
     let result = disorder::run(&mut world, &settings).await.and_then(|report| {
         println!("\n{}", report.text);
-        disorder::dump(&world, &report.text)?;
         if let Some(path) = &arguments.report {
             std::fs::write(path, &report.text).with_context(|| path.display().to_string())?;
         }

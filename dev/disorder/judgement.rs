@@ -51,8 +51,6 @@ pub struct Judgement {
     pub takeovers: usize,
     /// Claims ended by the controller.
     pub expired: usize,
-    /// Bundles quarantined.
-    pub quarantined: usize,
     /// Versions of objects seen.
     pub sights: usize,
     /// Objects that an older claim created after a newer one had removed them; gone again at the end.
@@ -110,7 +108,6 @@ pub fn judge(evidence: &Evidence, story: &Story, done: &Done, promises: Promises
         repeats: verdict.repeats.values().sum(),
         takeovers: verdict.takeovers.len(),
         expired: closed("Expired"),
-        quarantined: quarantined(evidence),
         sights: evidence.sights.len(),
         late_creates,
         after_kill,
@@ -133,11 +130,6 @@ pub fn is_settled(evidence: &Evidence, story: &Story) -> bool {
     let (lost, resurrected) = objects(evidence, story);
     let (stuck, claims) = units(evidence, story);
     lost.is_empty() && resurrected.is_empty() && stuck.is_empty() && claims.is_empty()
-}
-
-fn quarantined(evidence: &Evidence) -> usize {
-    let closed = End::Closed("Quarantined".into());
-    evidence.units.claims().iter().filter(|claim| claim.end.as_ref() == Some(&closed)).count()
 }
 
 /// S1: epochs of one uid never fall on an object, and what an epoch wrote is what its claim was for.
@@ -261,19 +253,28 @@ fn units(evidence: &Evidence, story: &Story) -> (Vec<String>, Vec<String>) {
 }
 
 /// S8: a claim is taken only from a session that was silent for TTL, is gone, or overran its budget.
+///
+/// Silence is judged by the Lease in the store. The look at it and the takeover are requests to two servers, so a
+/// session may speak again between them; what counts is that it was silent a moment before.
 fn from_the_living(claims: &[Claim], beats: &[Beat], promises: Promises) -> Vec<String> {
-    // Seen here, a write and its effect on others differ by less than this.
+    // Two requests' limit: the look, and the claim.
+    let moment = Duration::from_secs(20);
+    // Seen here, two writes may be closer to each other than they were made.
     let slack = Duration::from_millis(500);
     let by_nonce: BTreeMap<&str, &Claim> = claims.iter().map(|claim| (claim.nonce.as_str(), claim)).collect();
     let mut found = Vec::new();
     for claim in claims {
         let (Some(End::Replaced { by, takeover: true }), Some(at)) = (&claim.end, claim.ended) else { continue };
-        let mut own = beats.iter().filter(|beat| beat.session == claim.session && beat.at <= at + slack);
-        let gone = own.clone().any(|beat| beat.gone);
-        let last = own.rfind(|beat| !beat.gone);
-        let silent = last.is_none_or(|beat| beat.at + promises.ttl <= at + slack);
+        let before: Vec<&Beat> =
+            beats.iter().filter(|beat| beat.session == claim.session && beat.at <= at).collect();
+        let gone = before.iter().any(|beat| beat.gone);
+        let ends = before.iter().skip(1).map(|beat| beat.at).chain([at]);
+        let silent = before.is_empty()
+            || before.iter().zip(ends).any(|(beat, end)| {
+                end + moment >= at && end.duration_since(beat.at) + slack >= promises.ttl
+            });
         let overran = claim.seen + promises.claim_timeout <= at;
-        let born = beats.iter().find(|beat| beat.session == claim.session).map(|beat| beat.at);
+        let born = before.first().map(|beat| beat.at);
         let replaced = beats.iter().any(|beat| {
             beat.holder == claim.holder
                 && beat.session != claim.session
@@ -282,10 +283,10 @@ fn from_the_living(claims: &[Claim], beats: &[Beat], promises: Promises) -> Vec<
         });
         if !(gone || silent || overran || replaced) {
             let next = by_nonce.get(by.as_str()).map_or("?", |next| next.holder.as_str());
-            let age = last.map(|beat| (at - beat.at).as_secs_f64()).unwrap_or_default();
+            let age = before.last().map(|beat| (at - beat.at).as_secs_f64()).unwrap_or_default();
             found.push(format!(
-                "{} by {next} from {}, whose session had renewed {age:.1} s before",
-                claim.unit, claim.holder
+                "{} by {next} from {}, whose session {} had renewed {age:.1} s before",
+                claim.unit, claim.holder, claim.session
             ));
         }
     }

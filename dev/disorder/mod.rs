@@ -170,12 +170,16 @@ pub async fn run(world: &mut World, settings: &Settings) -> anyhow::Result<Repor
     let story = lock(&story).clone();
     let judgement =
         witness.look(|evidence| judgement::judge(evidence, &story, &disturber.done, promises));
-    let quarantined = renewed.len();
-    Ok(Report::new(settings, &disturber, story, judgement, settled, quarantined))
+    let report = Report::new(settings, &disturber, story, judgement, settled, renewed.len());
+    drop(disturber);
+    if report.verdict().is_err() {
+        leave(world, "timeline.txt", &witness.look(|evidence| evidence.timeline(begun)))?;
+    }
+    leave(world, "report.md", &report.text)?;
+    Ok(report)
 }
 
-/// Everything of a run that failed, for those who look into it: the sights of objects and claims in order.
-pub fn dump(world: &World, text: &str) -> anyhow::Result<()> {
-    let path = world.dir().join("report.txt");
+fn leave(world: &World, name: &str, text: &str) -> anyhow::Result<()> {
+    let path = world.dir().join(name);
     std::fs::write(&path, text).with_context(|| path.display().to_string())
 }

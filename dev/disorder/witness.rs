@@ -2,6 +2,7 @@
 //! What the two stores saw: claims upstream; release records, stamped objects and session Leases downstream.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -173,6 +174,38 @@ async fn follow(plane: &'static str, url: String, units: String, evidence: Arc<M
 }
 
 impl Evidence {
+    /// Everything in lines, for those who look into a run that failed.
+    pub fn timeline(&self, begun: Instant) -> String {
+        let mut text = String::new();
+        let time = |at: Instant| match at.checked_duration_since(begun) {
+            Some(after) => format!("{:8.2}", after.as_secs_f64()),
+            None => "  before".to_owned(),
+        };
+        for claim in self.units.claims() {
+            let end = claim.ended.map(time).unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "claim {} {end} {} uid={} epoch={} {} session={} nonce={} attempt={} lost={} {} {:?}",
+                time(claim.seen), claim.unit, claim.uid, claim.epoch, claim.holder, claim.session, claim.nonce,
+                claim.attempt, claim.lost, claim.deployment, claim.end,
+            );
+        }
+        for Kept { record, present } in &self.records {
+            let _ = writeln!(
+                text,
+                "record {} {}/{}:{} {:?} {:?} present={present}",
+                time(record.seen), record.namespace, record.release, record.revision, record.stamp, record.states,
+            );
+        }
+        for beat in &self.beats {
+            let _ = writeln!(text, "beat {} {} {} {}", time(beat.at), beat.holder, beat.session, beat.gone);
+        }
+        for sight in &self.sights {
+            let _ = writeln!(text, "object {} {} {:?}", sight.revision, sight.key, sight.state);
+        }
+        text
+    }
+
     fn take(&mut self, version: Version, units: &str) {
         if let Some(name) = version.key.strip_prefix(units) {
             let name = name.to_owned();
