@@ -102,6 +102,13 @@ impl<'a> Disturber<'a> {
         let downstream = Proxy::start(world.downstream.port).await?;
         crate::harness::fleet::register_through(&world.upstream, &upstream.url(), &world.downstream, "shop")
             .await?;
+        let config = serde_json::json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "fleet-agent", "namespace": world.registration.agent_namespace},
+            // What is deleted while everybody looks away is found by this alone.
+            "data": {"config": r#"{"garbageCollectionInterval":"10s"}"#},
+        });
+        crate::harness::fleet::apply(&world.downstream.admin().await?, config).await?;
         let agent_kubeconfig =
             readdress(&world.registration.agent_kubeconfig, &world.downstream.url(), &downstream.url())?;
         let controller_kubeconfig =
