@@ -6,6 +6,7 @@
 
 pub mod args;
 mod attempt;
+mod census;
 mod context;
 mod dependencies;
 mod execute;

@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     attempt::Ended,
+    census::{self, Census},
     context::Context,
     inbox::{Message, Name, Outbox, Source},
     monitoring::Monitored,
@@ -29,7 +30,8 @@ use crate::{
         Effect, Env, Epoch, HealthyClock, Input, Nonce, SessionId, SessionSeen, Sessions, Time, Unit, Work,
         step,
     },
-    upstream::{self, snapshot},
+    telemetry::metrics::UnitState,
+    upstream::{self, Healed, snapshot},
 };
 
 /// One unit and what belongs to its work here.
@@ -55,6 +57,8 @@ pub(super) struct Entry {
     pub asked: Time,
     /// Continuous duty.
     pub monitored: Monitored,
+    /// Where the census has it.
+    counted: Option<UnitState>,
 }
 
 /// All units of this replica.
@@ -76,6 +80,7 @@ pub struct Replica {
     pub(super) by_hash: HashMap<Arc<str>, Name>,
     draining: bool,
     relist: bool,
+    census: Census,
 }
 
 impl Replica {
@@ -98,6 +103,7 @@ impl Replica {
             by_hash: HashMap::new(),
             draining: false,
             relist: false,
+            census: Census::default(),
             ctx,
         }
     }
@@ -109,8 +115,9 @@ impl Replica {
         mut phase: tokio::sync::watch::Receiver<Phase>,
     ) {
         let ctx = self.ctx.clone();
-        let open = || Box::pin(upstream::watch(ctx.upstream.client(), Some(ctx.upstream.namespace())));
-        let mut bundle_deployments = open();
+        let (client, namespace) = (ctx.upstream.client(), ctx.upstream.namespace().to_owned());
+        let open = move || upstream::watch(client.clone(), Some(&namespace)).boxed();
+        let mut bundle_deployments = Healed::new(open, surroundings::jittered);
         let mut sessions = Box::pin(sessions);
         let mut renewals = ctx.session.renewals();
         let mut changes = ctx.live.subscribe();
@@ -130,14 +137,14 @@ impl Replica {
                 Some(message) = self.inbox.recv() => self.take(message),
                 Some(event) = sessions.next() => self.on_session(event),
                 hashes = changes.next() => self.on_live_changes(hashes),
-                Some(event) = bundle_deployments.next() => self.on_event(event),
+                event = bundle_deployments.next() => self.on_event(event),
                 () = sleep_until(timer) => self.on_timer(),
                 () = sleep_until(quiet) => {}
             }
             self.notice_who_lives();
             self.serve_queue();
             if std::mem::take(&mut self.relist) {
-                bundle_deployments = open();
+                bundle_deployments.reopen();
             }
             if self.draining && self.is_quiet() {
                 return;
@@ -398,6 +405,8 @@ impl Replica {
         let held = entry.unit.holds_slot();
         let effects = step(&mut entry.unit, input, &env);
         let holds = entry.unit.holds_slot();
+        let stood = std::mem::replace(&mut entry.counted, census::state(&entry.unit));
+        self.census.moved(&self.ctx.metrics, stood, entry.counted);
         if held != holds {
             self.held_slots = if holds { self.held_slots + 1 } else { self.held_slots - 1 };
             let free = self.free_slots();
@@ -449,6 +458,7 @@ impl Replica {
         if let Some(entry) = self.units.remove(name) {
             let hash = api::names::object_hash(&api::names::set_id(name, &self.ctx.scope));
             self.by_hash.remove(hash.as_str());
+            self.census.moved(&self.ctx.metrics, entry.counted, None);
             debug_assert!(!entry.unit.holds_slot(), "a unit is forgotten while it holds a slot");
         }
         self.dependents.remove(name);

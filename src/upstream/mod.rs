@@ -4,6 +4,7 @@
 //! Every write is a PATCH of the status subresource that carries uid and resourceVersion; there is no other.
 
 pub mod fields;
+mod healed;
 mod snapshot;
 mod watch;
 mod write;
@@ -14,6 +15,7 @@ use kube::{Api, Client, Config, config::Kubeconfig};
 
 use crate::api::{BundleDeployment, Content};
 
+pub use healed::{Healed, Jitter};
 pub use snapshot::snapshot;
 pub use watch::{Event, watch};
 pub use write::{Answer, chain};
