@@ -9,7 +9,12 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use thiserror::Error;
 
-use super::{apply::ApplyVerb, delete::DeleteVerb, get::GetVerb};
+use super::{
+    apply::ApplyVerb,
+    claims::{QuarantineVerb, ReleaseVerb, RetryVerb},
+    delete::DeleteVerb,
+    get::GetVerb,
+};
 use crate::{agent::args::AgentArgs, api::duration, controller::args::ControllerArgs};
 
 /// Worker slots where nothing is set: what Fleet's chart sets.
@@ -41,6 +46,12 @@ pub enum Verb {
     Delete(DeleteVerb),
     /// Show bundles and who works on them.
     Get(GetVerb),
+    /// Try bundles again now that back off, are in quarantine, or wait for a change.
+    Retry(RetryVerb),
+    /// Take claims away, with their counts.
+    Release(ReleaseVerb),
+    /// Leave bundles alone until they change, or for an hour.
+    Quarantine(QuarantineVerb),
     /// Print the custom resource definitions.
     Crds,
     /// Print the version.

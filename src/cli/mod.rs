@@ -7,6 +7,8 @@ mod age;
 mod agent;
 pub mod apply;
 pub mod args;
+mod claim_edit;
+pub mod claims;
 pub mod cluster;
 mod controller;
 mod crds;
@@ -61,9 +63,23 @@ fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Apply(verb) => short(apply::run(&verb, out, &warn)),
         Verb::Delete(verb) => short(delete::run(&verb, out, &warn)),
         Verb::Get(verb) => short(get::run(&verb, out, &warn, chrono::Utc::now())),
+        Verb::Retry(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
+        Verb::Release(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
+        Verb::Quarantine(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Crds => crds::run(out),
         Verb::Version => version::run(out),
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the edge where time and randomness come in")]
+fn edit(
+    chosen: &claims::Chosen,
+    edit: &claim_edit::Edit,
+    out: &mut dyn Write,
+    warn: &dyn Fn(&str),
+) -> Result<(), CliError> {
+    let now = chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+    short(claims::run(chosen, edit, out, warn, &mut rand::random, &now))
 }
 
 /// Runs a verb that ends by itself: one thread will do.

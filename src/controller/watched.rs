@@ -225,7 +225,8 @@ mod tests {
         let other = ("ns".to_owned(), "other".to_owned());
         claims.see(key(), "5".into(), resting("Quarantined"), &limits(), at(0));
         claims.see(other.clone(), "5".into(), resting("Expired"), &limits(), at(0));
-        let counts = |claims: &Claims| FleetClaim::ALL.iter().map(|sort| claims.count(*sort)).collect::<Vec<_>>();
+        let counts =
+            |claims: &Claims| FleetClaim::ALL.iter().map(|sort| claims.count(*sort)).collect::<Vec<_>>();
         assert_eq!(counts(&claims), [0, 0, 1, 1, 0]);
         claims.see(key(), "6".into(), ClaimSlot::Unreadable { text: "?".into() }, &limits(), at(1));
         assert_eq!(counts(&claims), [0, 0, 1, 0, 1]);
