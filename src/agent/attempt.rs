@@ -6,15 +6,17 @@
 //! claim still allows it.
 
 mod error;
+mod late;
 mod outcome;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 pub use error::AttemptError;
+use late::Late;
 pub use outcome::Ended;
 
 use super::{
@@ -76,7 +78,7 @@ pub struct Deployed {
 /// Runs one deployment to its end, whatever that is.
 pub async fn attempt(job: Job) -> Ended {
     let started = job.ctx.clock.now();
-    let run = Run::new(job);
+    let mut run = Run::new(job);
     let (result, gate) = run.deploy().await;
     let took = run.job.ctx.clock.now().saturating_sub(started);
     let ended = match result {
@@ -94,6 +96,9 @@ pub async fn attempt(job: Job) -> Ended {
         }
     };
     ended.tell(&run.job, took);
+    if let Some(late) = run.late.take() {
+        late.look(&run.job);
+    }
     ended
 }
 
@@ -104,6 +109,8 @@ struct Run {
     options: BundleDeploymentOptions,
     namespace: String,
     release: String,
+    /// What is to be looked for once more.
+    late: OnceLock<Late>,
 }
 
 impl Run {
@@ -126,7 +133,7 @@ impl Run {
         };
         let namespace = api::release_namespace(&options).to_owned();
         let release = api::release_name(&job.name, &options);
-        Self { job, fence, options, namespace, release }
+        Self { job, fence, options, namespace, release, late: OnceLock::new() }
     }
 
     /// The steps. A gate that comes back is open and to be failed.
@@ -334,6 +341,8 @@ impl Run {
             let kinds = kinds_of(ctx, before.iter().chain(&rendered.objects));
             let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep);
             removed.extend(strays.await.map_err(AttemptError::Prune)?);
+            let (hash, stamp) = (rendered.hash.clone(), self.fence.stamp.clone());
+            let _ = self.late.set(Late { kinds, hash, keep, stamp });
         }
         // What is gone for good must not show as extra until its event comes.
         for removed in removed {

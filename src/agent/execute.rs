@@ -17,7 +17,7 @@ use super::{
 use crate::{
     api::{BundleDeployment, BundleDeploymentStatus},
     downstream::session,
-    protocol::{Claim, Effect, End, Epoch, Input, Nonce, SessionId},
+    protocol::{Claim, Effect, End, Epoch, Input, Nonce, Note, SessionId},
     telemetry::metrics::UpstreamWrite,
     upstream::{self, Answer, fields},
 };
@@ -50,6 +50,8 @@ pub(super) fn execute(replica: &mut Replica, name: &Name, effect: Effect) {
         }
         Effect::Relist => replica.relist(),
         Effect::Forget => replica.forget(name),
+        // Told once for all of them.
+        Effect::Note(Note::AbsenceHeld) if replica.ctx.holds.has(name) => {}
         Effect::Note(note) => {
             let object = replica.units.get(name).and_then(|entry| entry.object.as_deref());
             notes::tell(&replica.ctx, name, object, note);
@@ -225,6 +227,8 @@ fn start(replica: &mut Replica, name: &Name, claim: Claim, epoch: Epoch, taken_o
     let Some(object) = entry.object.clone() else { return };
     let cancelled = CancellationToken::new();
     entry.running = Some((claim.nonce.clone(), cancelled.clone()));
+    let taken_over = taken_over || std::mem::take(&mut entry.sweep);
+    entry.sweeping = taken_over;
     entry.ended = None;
     let span = tracing::info_span!(
         "attempt",

@@ -15,7 +15,7 @@ use super::{context::Context, inbox::Name, notes};
 use crate::{
     protocol::{Time, Uid},
     telemetry::events::{EventType, reason},
-    upstream::{self, UpstreamError},
+    upstream::UpstreamError,
 };
 
 /// More than this many at once, and more than a fifth of all, is no ordinary day.
@@ -166,20 +166,21 @@ pub(super) fn settle_removal(ctx: &Context, uid: &Uid) {
     }
 }
 
-/// The text of a hold with its cause, for logs.
-pub(super) fn text(error: &HoldError) -> String {
-    upstream::chain(error)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_few_or_a_small_share_is_an_ordinary_day() {
-        for (missing, known, mass) in
-            [(0, 0, false), (10, 10, false), (11, 11, true), (11, 54, true), (11, 55, false), (20, 100, false), (21, 100, true)]
-        {
+        for (missing, known, mass) in [
+            (0, 0, false),
+            (10, 10, false),
+            (11, 11, true),
+            (11, 54, true),
+            (11, 55, false),
+            (20, 100, false),
+            (21, 100, true),
+        ] {
             assert_eq!(is_mass(missing, known), mass, "{missing} of {known}");
         }
     }

@@ -7,10 +7,12 @@
 pub mod args;
 mod attempt;
 mod census;
+mod collect;
 mod context;
 mod dependencies;
 mod execute;
 mod inbox;
+mod mass;
 mod monitoring;
 mod notes;
 mod plan;

@@ -17,8 +17,10 @@ use tracing::{debug, info, warn};
 use super::{
     attempt::Ended,
     census::{self, Census},
+    collect::{self, Collector},
     context::Context,
     inbox::{Message, Name, Outbox, Source},
+    mass,
     monitoring::Monitored,
     shutdown::Phase,
     surroundings,
@@ -27,8 +29,8 @@ use crate::{
     api::{self, BundleDeployment},
     downstream::session::SessionEvent,
     protocol::{
-        Effect, Env, Epoch, HealthyClock, Input, Nonce, SessionId, SessionSeen, Sessions, Time, Unit, Work,
-        step,
+        self, Effect, Env, Epoch, HealthyClock, Input, Nonce, Outcome, SessionId, SessionSeen, Sessions,
+        Time, Unit, Work, step,
     },
     telemetry::metrics::UnitState,
     upstream::{self, Healed, snapshot},
@@ -57,6 +59,9 @@ pub(super) struct Entry {
     pub asked: Time,
     /// Continuous duty.
     pub monitored: Monitored,
+    /// The next deployment sweeps, as after a takeover; `sweeping`: the one that runs does.
+    pub sweep: bool,
+    pub sweeping: bool,
     /// Where the census has it.
     counted: Option<UnitState>,
 }
@@ -80,7 +85,10 @@ pub struct Replica {
     pub(super) by_hash: HashMap<Arc<str>, Name>,
     draining: bool,
     relist: bool,
+    /// The protocol's settings for units that went missing together with many others.
+    patient: protocol::Config,
     census: Census,
+    collector: Collector,
 }
 
 impl Replica {
@@ -103,7 +111,9 @@ impl Replica {
             by_hash: HashMap::new(),
             draining: false,
             relist: false,
+            patient: protocol::Config { absence_grace: ctx.mass_grace, ..ctx.protocol.clone() },
             census: Census::default(),
+            collector: Collector::default(),
             ctx,
         }
     }
@@ -124,6 +134,7 @@ impl Replica {
         loop {
             let timer = self.timers.peek().map(|Reverse((time, _))| ctx.clock.moment(*time));
             let quiet = self.next_quiet().map(|time| ctx.clock.moment(time));
+            let collection = self.collector.next.map(|time| ctx.clock.moment(time));
             tokio::select! {
                 biased;
                 Ok(()) = phase.changed() => {
@@ -140,6 +151,7 @@ impl Replica {
                 event = bundle_deployments.next() => self.on_event(event),
                 () = sleep_until(timer) => self.on_timer(),
                 () = sleep_until(quiet) => {}
+                () = sleep_until(collection) => self.collect(),
             }
             self.notice_who_lives();
             self.serve_queue();
@@ -203,6 +215,9 @@ impl Replica {
                     outcome: ended.outcome.clone(),
                     release: ended.release.clone(),
                 };
+                if std::mem::take(&mut entry.sweeping) && ended.outcome != Outcome::Deployed {
+                    entry.sweep = true;
+                }
                 if ended.plan.is_some() {
                     entry.monitored.plan.clone_from(&ended.plan);
                 }
@@ -210,6 +225,15 @@ impl Replica {
                 self.feed(&name, input);
             }
             Message::Monitored { name, outcome } => self.on_monitored(&name, outcome),
+            Message::Strays { name } => {
+                if let Some(entry) = self.units.get_mut(&name) {
+                    entry.sweep = true;
+                    self.feed(&name, Input::Redeploy);
+                }
+            }
+            Message::Collected { memory, again } => {
+                self.collector.ended(memory, self.ctx.clock.now(), again);
+            }
         }
     }
 
@@ -229,9 +253,14 @@ impl Replica {
             }
             upstream::Event::Listed(all) => {
                 self.ctx.health.set("watch", Ok(()));
+                self.collector.listed(self.ctx.clock.now());
                 let listed: HashSet<&str> = all.iter().map(|(_, name)| name.as_str()).collect();
-                let missing: Vec<Name> =
-                    self.units.keys().filter(|name| !listed.contains(&***name)).cloned().collect();
+                let known = self.units.iter().filter(|(_, entry)| entry.unit.latest.is_some());
+                let (known, names) = (known.clone().count(), known.map(|(name, _)| name));
+                let missing: Vec<Name> = names.filter(|name| !listed.contains(&***name)).cloned().collect();
+                if mass::is_mass(missing.len(), known) {
+                    mass::hold_units(&self.ctx, &missing, known);
+                }
                 for name in missing {
                     self.feed(&name, Input::Vanished);
                 }
@@ -254,6 +283,7 @@ impl Replica {
         }
         let blocked = self.is_blocked(&object);
         let snapshot = snapshot(&object, blocked);
+        mass::settle_unit(&self.ctx, name);
         let state = api::state::state(&object);
         self.keep(name, Arc::new(object));
         let entry = self.units.entry(name.clone()).or_default();
@@ -340,6 +370,16 @@ impl Replica {
         self.feed_where(|unit| !unit.is_busy(), Input::Tick);
     }
 
+    /// A pass of garbage collection is due; one replica has that duty.
+    fn collect(&mut self) {
+        let healthy = self.healthy.at(self.ctx.clock.now());
+        let duty = collect::DUTY.into();
+        let mine = !self.draining && self.sessions.is_assigned(&self.ctx.session_id, &duty, healthy);
+        let units = self.units.iter().filter_map(|(name, entry)| Some((name, entry.object.as_deref()?)));
+        let expected = if mine { collect::expected(units) } else { HashSet::new() };
+        self.collector.start(&self.ctx, &self.outbox, mine, expected);
+    }
+
     fn feed_where(&mut self, which: impl Fn(&Unit) -> bool, input: Input) {
         let names: Vec<Name> =
             self.units.iter().filter(|(_, entry)| which(&entry.unit)).map(|(name, _)| name.clone()).collect();
@@ -399,7 +439,7 @@ impl Replica {
             free_slots: self.free_slots(),
             draining: self.draining,
             entropy: surroundings::entropy(),
-            config: &self.ctx.protocol,
+            config: if self.ctx.holds.has(name) { &self.patient } else { &self.ctx.protocol },
         };
         let Some(entry) = self.units.get_mut(name) else { return };
         let held = entry.unit.holds_slot();
@@ -461,6 +501,7 @@ impl Replica {
             self.census.moved(&self.ctx.metrics, entry.counted, None);
             debug_assert!(!entry.unit.holds_slot(), "a unit is forgotten while it holds a slot");
         }
+        mass::settle_unit(&self.ctx, name);
         self.dependents.remove(name);
     }
 }

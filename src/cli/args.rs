@@ -211,6 +211,9 @@ pub struct AgentVerb {
     /// How long a bundle must be absent, without having been seen deleted, before it is uninstalled.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "5m")]
     pub absence_grace: Duration,
+    /// The same when many are absent at once: an upstream that was restored, or a kind that was removed.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "1h")]
+    pub mass_absence_grace: Duration,
     /// Time to finish or hand over after SIGTERM.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "25s")]
     pub shutdown_grace: Duration,
@@ -260,6 +263,7 @@ impl AgentVerb {
             session_renew: self.session_renew,
             steal_delay: self.steal_delay,
             absence_grace: self.absence_grace,
+            mass_absence_grace: self.mass_absence_grace,
             shutdown_grace: self.shutdown_grace,
             pod_name: set(env, "POD_NAME").or_else(|| set(env, "HOSTNAME")),
             pod_uid: set(env, "POD_UID"),

@@ -5,6 +5,7 @@
 
 pub mod fields;
 mod healed;
+mod served;
 mod snapshot;
 mod watch;
 mod write;

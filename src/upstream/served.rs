@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether BundleDeployments are served as a kind: a CRD that is being removed deletes all of them.
 
-use kube::{api::ListParams, core::Status};
+use kube::api::ListParams;
 
 use super::{REQUEST_TIMEOUT, Upstream, UpstreamError};
+use crate::protocol::Epoch;
 
 const GROUP_VERSION: &str = "fleet.cattle.io/v1alpha1";
 const PLURAL: &str = "bundledeployments";
@@ -31,18 +32,19 @@ impl Upstream {
         let first = ListParams::default().limit(1);
         match self.in_time(self.bundle_deployments.list_metadata(&first), object).await? {
             Ok(_) => Ok(true),
-            Err(kube::Error::Api(status)) if is_plain_404(&status) => Ok(false),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
             Err(source) => Err(UpstreamError::Read { object: object(), source: Box::new(source) }),
         }
     }
 
     /// The newest version of the collection: no object can carry a larger one, unless it was written later.
-    pub async fn newest_version(&self) -> Result<crate::protocol::Epoch, UpstreamError> {
+    pub async fn newest_version(&self) -> Result<Epoch, UpstreamError> {
         let object = || format!("bundledeployments in {}", self.namespace);
         let first = ListParams::default().limit(1);
         let list = self.in_time(self.bundle_deployments.list_metadata(&first), object).await?;
-        let list = list.map_err(|source| UpstreamError::Read { object: object(), source: Box::new(source) })?;
-        Ok(crate::protocol::Epoch(list.metadata.resource_version.unwrap_or_default()))
+        let list =
+            list.map_err(|source| UpstreamError::Read { object: object(), source: Box::new(source) })?;
+        Ok(Epoch(list.metadata.resource_version.unwrap_or_default()))
     }
 
     async fn in_time<T>(
@@ -53,10 +55,6 @@ impl Upstream {
         let answer = tokio::time::timeout(REQUEST_TIMEOUT, call).await;
         answer.map_err(|_| UpstreamError::Timeout { object: object() })
     }
-}
-
-fn is_plain_404(status: &Status) -> bool {
-    status.code == 404
 }
 
 #[cfg(test)]
