@@ -77,12 +77,17 @@ impl World {
 
     /// Starts a replica with `slots` worker slots. It is not ready yet.
     pub fn replica(&self, name: &str, slots: usize) -> anyhow::Result<Replica> {
+        self.replica_with(name, slots, &[])
+    }
+
+    /// The same with further arguments.
+    pub fn replica_with(&self, name: &str, slots: usize, arguments: &[&str]) -> anyhow::Result<Replica> {
         Replica::spawn(
             &self.binary,
             name,
             &self.registration.agent_kubeconfig,
             &self.registration.agent_namespace,
-            &[],
+            arguments,
             &[("BUNDLEDEPLOYMENT_RECONCILER_WORKERS", &slots.to_string())],
             &self.log(name),
         )

@@ -21,6 +21,7 @@ pub use outcome::Ended;
 
 use super::{
     context::Context,
+    history,
     inbox::{Name, Outbox},
     plan::{self, Plan},
     proof::Proof,
@@ -82,8 +83,13 @@ pub async fn attempt(job: Job) -> Ended {
     let (result, gate) = run.deploy().await;
     let took = run.job.ctx.clock.now().saturating_sub(started);
     let ended = match result {
-        Ok(deployed) => Ended::deployed(&run.job, deployed),
+        Ok(deployed) => {
+            history::note(&run.job.ctx, &run.job.name, None);
+            Ended::deployed(&run.job, deployed)
+        }
         Err(error) => {
+            let error = history::explain(&run.job, error).await;
+            history::note(&run.job.ctx, &run.job.name, Some(&error));
             if let Some(gate) = gate
                 && let Err(cause) = gate.failed(&error.text()).await
             {

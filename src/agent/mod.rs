@@ -11,6 +11,7 @@ mod collect;
 mod context;
 mod dependencies;
 mod execute;
+mod history;
 mod inbox;
 mod mass;
 mod monitoring;

@@ -168,6 +168,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         },
         mass_grace: args.mass_absence_grace,
         holds: super::mass::Holds::default(),
+        history: super::history::History::default(),
         agent_namespace: args.namespace.clone(),
         scope: args.scope.clone(),
         slots: args.workers,

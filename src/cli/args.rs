@@ -14,6 +14,7 @@ use super::{
     claims::{QuarantineVerb, ReleaseVerb, RetryVerb},
     delete::DeleteVerb,
     get::GetVerb,
+    reset::ResetVerb,
 };
 use crate::{agent::args::AgentArgs, api::duration, controller::args::ControllerArgs};
 
@@ -52,6 +53,8 @@ pub enum Verb {
     Release(ReleaseVerb),
     /// Leave bundles alone until they change, or for an hour.
     Quarantine(QuarantineVerb),
+    /// Set stamps back that a restored management cluster cannot reach.
+    Reset(ResetVerb),
     /// Print the custom resource definitions.
     Crds,
     /// Print the version.

@@ -141,7 +141,7 @@ async fn edit_all(
     refused.map_or(Ok(()), |text| Err(CliError::Refused(text)))
 }
 
-async fn names(
+pub(super) async fn names(
     chosen: &Chosen,
     api: &Api<BundleDeployment>,
     namespace: &str,
@@ -159,7 +159,7 @@ async fn names(
 }
 
 /// Reads, decides, writes under the version read; whoever wrote meanwhile makes it start over.
-async fn edit_one(
+pub(super) async fn edit_one(
     api: &Api<BundleDeployment>,
     name: &str,
     edit: &Edit,

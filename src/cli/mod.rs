@@ -20,6 +20,7 @@ pub mod get;
 mod glob;
 pub mod output;
 pub mod plan;
+pub mod reset;
 #[cfg(test)]
 mod scripted;
 pub mod source;
@@ -66,6 +67,7 @@ fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Retry(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Release(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Quarantine(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
+        Verb::Reset(verb) => short(reset::run(&verb, out, &warn, &mut rand::random, chrono::Utc::now())),
         Verb::Crds => crds::run(out),
         Verb::Version => version::run(out),
     }

@@ -47,7 +47,6 @@ impl Store {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::*;
     use crate::downstream::testing::{Exchange, context, scripted};
 
     fn record(namespace: &str, name: &str, revision: &str) -> Value {
