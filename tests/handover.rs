@@ -51,9 +51,10 @@ async fn story(world: &World) -> anyhow::Result<()> {
     units.until_ready(["large"], BOUND).await?;
 
     // While it waits for what never becomes ready.
-    let waits = Bundle::new("waits", "waits").file("manifests/deployment.yaml", NEVER_READY).with(|options| {
-        options.helm.get_or_insert_default().timeout_seconds = 300;
-    });
+    let waits =
+        Bundle::new("waits", "waits").file("manifests/deployment.yaml", NEVER_READY).with(|options| {
+            options.helm.get_or_insert_default().timeout_seconds = 300;
+        });
     publisher.publish(&[waits]).await?;
     let claim = units.until_claim("the second claim", GENEROUS, |claim| claim.unit == "waits").await?;
     assert_eq!(claim.holder, "second");

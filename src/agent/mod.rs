@@ -10,6 +10,7 @@ mod census;
 mod collect;
 mod context;
 mod dependencies;
+mod evidence;
 mod execute;
 mod history;
 mod inbox;
