@@ -9,10 +9,14 @@ mod actions;
 mod downstream;
 #[path = "model/fair.rs"]
 mod fair;
+#[path = "model/histories.rs"]
+mod histories;
 #[path = "model/replica.rs"]
 mod replica;
 #[path = "model/scenarios.rs"]
 mod scenarios;
+#[path = "model/searches.rs"]
+mod searches;
 #[path = "model/upstream.rs"]
 mod upstream;
 #[path = "model/world.rs"]

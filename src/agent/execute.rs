@@ -42,7 +42,7 @@ pub(super) fn execute(replica: &mut Replica, name: &Name, effect: Effect) {
         Effect::WakeAt(time) => replica.wake_at(name, time),
         Effect::WantSlot => replica.want_slot(name),
         Effect::Remove { uid, dead_guard } => {
-            let Some(object) = replica.units.get(name).and_then(|entry| entry.object.clone()) else { return };
+            let object = replica.units.get(name).and_then(|entry| entry.object.clone()).unwrap_or_default();
             let (ctx, outbox, name) = (replica.ctx.clone(), replica.outbox.clone(), name.clone());
             tokio::spawn(async move {
                 let removal = removal::remove(&ctx, &object, &uid, dead_guard).await;
@@ -82,6 +82,10 @@ impl StatusWrite {
 
     /// Sends it, cutting once what is too large: a finish never fails by size.
     async fn send(mut self, ctx: &Context, name: &Name) -> Answer {
+        if self.object.metadata.resource_version.as_deref() != Some(self.version.0.as_str()) {
+            // Conditions made from another version would undo what others wrote in between.
+            return Answer::Conflict;
+        }
         for cut in [false, true] {
             if cut {
                 warn!(unit = %name, "the status is too large for the API server and is cut");

@@ -23,8 +23,6 @@ pub enum Message {
         name: Name,
         /// What happened.
         input: Input,
-        /// The object that came with it, when one did.
-        object: Option<Arc<BundleDeployment>>,
     },
     /// A live read, or a write's answer, brought the object itself.
     Object {
@@ -90,6 +88,6 @@ impl Outbox {
 
     /// Sends an input without an object.
     pub async fn input(&self, name: &Name, input: Input) {
-        self.send(Message::Unit { name: name.clone(), input, object: None }).await;
+        self.send(Message::Unit { name: name.clone(), input }).await;
     }
 }

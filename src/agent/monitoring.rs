@@ -156,14 +156,12 @@ impl Replica {
                     entry.monitored.plan = plan;
                 }
                 entry.monitored.not_before = now + PACE;
-                let snapshot = self.sight(name, *object);
-                if let Some(entry) = self.units.get_mut(name) {
-                    // What was just written needs no look of its own.
-                    entry.monitored.seen =
-                        Some((snapshot.rest, snapshot.release.clone(), snapshot.gate.clone()));
-                }
+                // What was just written needs no look of its own.
+                let gate = entry.unit.latest.as_ref().map_or(Gate::Open, |latest| latest.gate.clone());
+                let written = upstream::snapshot(&object, false);
+                entry.monitored.seen = Some((written.rest, written.release, gate));
                 self.look_again_in(name, changes_in);
-                self.feed(name, Input::Seen(snapshot));
+                self.feed_object(name, *object, Input::Seen);
             }
             Outcome::RecordGone => {
                 warn!(unit = %name, "its release record is gone: deploying again");

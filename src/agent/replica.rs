@@ -29,7 +29,7 @@ use crate::{
     api::{self, BundleDeployment},
     downstream::session::SessionEvent,
     protocol::{
-        self, Effect, Env, Epoch, HealthyClock, Input, Nonce, Outcome, SessionId, SessionSeen, Sessions,
+        self, Effect, Env, HealthyClock, Input, Nonce, Outcome, SessionId, SessionSeen, Sessions, Snapshot,
         Time, Unit, Work, step,
     },
     telemetry::metrics::UnitState,
@@ -83,6 +83,8 @@ pub struct Replica {
     dependents: BTreeSet<Name>,
     /// Units by the hash label of their objects.
     pub(super) by_hash: HashMap<Arc<str>, Name>,
+    /// Some unit's state changed: those that depend on others look again.
+    states_changed: bool,
     draining: bool,
     relist: bool,
     /// The protocol's settings for units that went missing together with many others.
@@ -109,6 +111,7 @@ impl Replica {
             held_slots: 0,
             dependents: BTreeSet::new(),
             by_hash: HashMap::new(),
+            states_changed: false,
             draining: false,
             relist: false,
             patient: protocol::Config { absence_grace: ctx.mass_grace, ..ctx.protocol.clone() },
@@ -154,6 +157,9 @@ impl Replica {
                 () = sleep_until(collection) => self.collect(),
             }
             self.notice_who_lives();
+            if std::mem::take(&mut self.states_changed) {
+                self.look_at_dependents();
+            }
             self.serve_queue();
             if std::mem::take(&mut self.relist) {
                 bundle_deployments.reopen();
@@ -189,21 +195,13 @@ impl Replica {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Unit { name, input, object } => {
-                if let Some(object) = object {
-                    self.keep(&name, object);
-                }
-                self.feed(&name, input);
-            }
+            Message::Unit { name, input } => self.feed(&name, input),
             Message::Object { name, object, from } => {
-                let snapshot = self.sight(&name, *object);
-                self.feed(
-                    &name,
-                    match from {
-                        Source::Read => Input::Read(snapshot),
-                        Source::Written => Input::Written(snapshot),
-                    },
-                );
+                let input = match from {
+                    Source::Read => Input::Read,
+                    Source::Written => Input::Written,
+                };
+                self.feed_object(&name, *object, input);
             }
             Message::Ended { name, ended } => {
                 let Some(entry) = self.units.get_mut(&name) else { return };
@@ -241,15 +239,14 @@ impl Replica {
         match event {
             upstream::Event::Seen(object) => {
                 let Some(name) = object.metadata.name.as_deref().map(Name::from) else { return };
-                let snapshot = self.sight(&name, *object);
-                self.feed(&name, Input::Seen(snapshot));
+                self.feed_object(&name, *object, Input::Seen);
             }
             upstream::Event::Deleted(object) => {
                 let Some(name) = object.metadata.name.as_deref().map(Name::from) else { return };
                 let uid = object.metadata.uid.as_deref().unwrap_or_default().into();
                 self.dependents.remove(&name);
                 self.feed(&name, Input::Deleted(uid));
-                self.look_at_dependents();
+                self.states_changed = true;
             }
             upstream::Event::Listed(all) => {
                 self.ctx.health.set("watch", Ok(()));
@@ -276,36 +273,25 @@ impl Replica {
         }
     }
 
-    /// Keeps an object that is newer than the one known, and reduces it for the protocol.
-    pub(super) fn sight(&mut self, name: &Name, object: BundleDeployment) -> crate::protocol::Snapshot {
+    /// Feeds a sight of the object, in the form that `input` gives it, and returns what it was reduced to.
+    pub(super) fn feed_object(
+        &mut self,
+        name: &Name,
+        object: BundleDeployment,
+        input: fn(Snapshot) -> Input,
+    ) -> Snapshot {
         if !object.spec.depends_on.is_empty() {
             self.dependents.insert(name.clone());
         }
-        let blocked = self.is_blocked(&object);
-        let snapshot = snapshot(&object, blocked);
-        mass::settle_unit(&self.ctx, name);
-        let state = api::state::state(&object);
-        self.keep(name, Arc::new(object));
-        let entry = self.units.entry(name.clone()).or_default();
-        if entry.state.replace(state) != Some(state) && !self.dependents.is_empty() {
-            self.look_at_dependents();
-        }
-        snapshot
-    }
-
-    fn keep(&mut self, name: &Name, object: Arc<BundleDeployment>) {
+        let snapshot = snapshot(&object, self.is_blocked(&object));
         let scope = &self.ctx.scope;
-        let entry = self.units.entry(name.clone()).or_insert_with(|| {
+        self.units.entry(name.clone()).or_insert_with(|| {
             let hash = api::names::object_hash(&api::names::set_id(name, scope));
             self.by_hash.insert(hash.into(), name.clone());
             Entry::default()
         });
-        let newer = entry.object.as_ref().is_none_or(|known| {
-            known.metadata.uid != object.metadata.uid || version(known) < version(&object)
-        });
-        if newer {
-            entry.object = Some(object);
-        }
+        self.step(name, input(snapshot.clone()), Some(object));
+        snapshot
     }
 
     fn is_blocked(&self, object: &BundleDeployment) -> bool {
@@ -429,6 +415,10 @@ impl Replica {
 
     /// One step of one unit, and its effects.
     pub(super) fn feed(&mut self, name: &Name, input: Input) {
+        self.step(name, input, None);
+    }
+
+    fn step(&mut self, name: &Name, input: Input, object: Option<BundleDeployment>) {
         let now = self.ctx.clock.now();
         let env = Env {
             now,
@@ -444,6 +434,15 @@ impl Replica {
         let Some(entry) = self.units.get_mut(name) else { return };
         let held = entry.unit.holds_slot();
         let effects = step(&mut entry.unit, input, &env);
+        if let Some(object) = object
+            && entry.unit.latest.as_ref().is_some_and(|latest| is_at(&object, latest))
+        {
+            // Only what the protocol took in: the base of a write must be the object at exactly its precondition.
+            let state = api::state::state(&object);
+            self.states_changed |= entry.state.replace(state) != Some(state);
+            entry.object = Some(Arc::new(object));
+            mass::settle_unit(&self.ctx, name);
+        }
         let holds = entry.unit.holds_slot();
         let stood = std::mem::replace(&mut entry.counted, census::state(&entry.unit));
         self.census.moved(&self.ctx.metrics, stood, entry.counted);
@@ -513,8 +512,9 @@ impl Replica {
     }
 }
 
-fn version(object: &BundleDeployment) -> Epoch {
-    Epoch(object.metadata.resource_version.clone().unwrap_or_default())
+fn is_at(object: &BundleDeployment, latest: &Snapshot) -> bool {
+    object.metadata.resource_version.as_deref() == Some(latest.version.0.as_str())
+        && object.metadata.uid.as_deref() == Some(latest.uid.0.as_str())
 }
 
 fn seen(session: crate::downstream::session::Session) -> SessionSeen {

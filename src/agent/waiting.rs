@@ -55,7 +55,7 @@ pub(super) async fn until_ready(
             // From here on the claim says `Waiting` and another unit may have the slot.
             told = true;
             let input = Input::Waiting { nonce: job.claim.nonce.clone(), seconds };
-            job.outbox.send(Message::Unit { name: job.name.clone(), input, object: None }).await;
+            job.outbox.send(Message::Unit { name: job.name.clone(), input }).await;
         }
         let changed = async { while !changes.next().await.contains(hash.as_str()) {} };
         tokio::select! {

@@ -11,7 +11,8 @@ use super::{
     unit::Entering,
 };
 
-/// Starts the deployment, unless the replica is going: a claim nothing was done under is released at once.
+/// Starts the deployment, unless the replica is going or the watch has shown another deployment id before the answer
+/// came: a claim nothing was done under is given up, or replaced, at once.
 pub(super) fn start(
     unit: &mut Unit,
     claim: Claim,
@@ -23,8 +24,9 @@ pub(super) fn start(
 ) {
     let epoch = at.version.clone();
     let version = unit.latest.as_ref().map_or(&epoch, |latest| &latest.version).max(&epoch).clone();
-    if env.draining {
-        let end = End::Release(given_up(&claim));
+    let moved = unit.latest.as_ref().is_some_and(|latest| latest.deployment != claim.deployment);
+    if env.draining || moved {
+        let end = End::Release(Some(given_up(&claim)));
         return send_finish(unit, claim, end, version, String::new(), env, effects);
     }
     effects.push(Effect::Start { claim: claim.clone(), epoch: epoch.clone(), taken_over });
@@ -159,6 +161,7 @@ fn end(unit: &mut Unit, outcome: Outcome, release: String, env: &Env<'_>, effect
         return;
     }
     let result = match outcome {
+        _ if latest.gate == Gate::Refused => End::Release(None),
         Outcome::Deployed => End::Deployed,
         Outcome::Permanent => End::Permanent,
         Outcome::Failed { cause } => End::BackOff(backed_off(&claim, cause, env)),
@@ -166,7 +169,7 @@ fn end(unit: &mut Unit, outcome: Outcome, release: String, env: &Env<'_>, effect
         Outcome::Stopped if env.now >= deadline => {
             End::BackOff(backed_off(&claim, format!("not finished within {} s", claim.budget), env))
         }
-        Outcome::Stopped | Outcome::Fenced => End::Release(given_up(&claim)),
+        Outcome::Stopped | Outcome::Fenced => End::Release(Some(given_up(&claim))),
     };
     send_finish(unit, claim, result, version, release, env, effects);
 }
@@ -260,10 +263,10 @@ fn ended(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect
     }
 }
 
-/// The deployment id moved on under our claim: a fresh claim on the new one, or none.
+/// The deployment id moved on under our claim: a fresh claim on the new one, or the mark of the old one.
 fn replacement(claim: &Claim, latest: &Snapshot, redeploy: bool, env: &Env<'_>) -> End {
     if env.draining || !may_claim(latest, redeploy) {
-        return End::Release(None);
+        return End::Release(Some(given_up(claim)));
     }
     let mut next = decide::fresh(env, latest, ClaimState::Claimed);
     next.unknown.clone_from(&claim.unknown);
@@ -280,13 +283,7 @@ fn backed_off(claim: &Claim, cause: String, env: &Env<'_>) -> Claim {
     }
 }
 
-/// A hand-over is no loss, but earlier attempts stay on record (S5).
-fn given_up(claim: &Claim) -> Option<Claim> {
-    let remember = claim.attempt > 1 || claim.lost > 0;
-    remember.then(|| Claim {
-        state: ClaimState::Expired,
-        retry_in: None,
-        cause: Some("handed over".into()),
-        ..claim.clone()
-    })
+/// A hand-over is no loss, but it leaves its mark: attempts stay on record (S5), and the target may be half done (S2).
+fn given_up(claim: &Claim) -> Claim {
+    Claim { state: ClaimState::Expired, retry_in: None, cause: Some("handed over".into()), ..claim.clone() }
 }

@@ -119,22 +119,22 @@ fn is_old(
     let known = unit.latest.as_ref().map(|latest| &latest.version);
     let floor = known.map_or(&unit.own, |known| known.max(&unit.own));
     if snapshot.version >= *floor {
-        (unit.behind, unit.doubted) = (None, false);
+        (unit.behind, unit.doubted) = (None, None);
         return false;
     }
     if !live {
         unit.behind.get_or_insert(env.now);
         return true;
     }
-    if !unit.doubted {
+    if unit.doubted.as_ref().is_none_or(|doubted| snapshot.version >= *doubted) {
         // It may have been read before the write that is known already; the next one cannot.
-        unit.doubted = true;
+        unit.doubted = Some(floor.clone());
         unit.behind.get_or_insert(env.now);
         effects.push(Effect::Reread { after: Duration::ZERO });
         return true;
     }
     unit.own = Epoch::default();
-    (unit.behind, unit.doubted) = (None, false);
+    (unit.behind, unit.doubted) = (None, None);
     effects.extend([Effect::Note(Note::Restored), Effect::Relist]);
     false
 }
@@ -174,8 +174,13 @@ fn on_news(unit: &mut Unit, live: bool, env: &Env<'_>, effects: &mut Vec<Effect>
 }
 
 /// Whether this state asks for a claim, leaving aside who holds it.
+///
+/// A claim that was never finished does too, whatever the status says: the target may have been touched under it, for
+/// another deployment id than the one that the status names and the spec went back to (S2).
 pub(super) fn may_claim(snapshot: &Snapshot, redeploy: bool) -> bool {
-    snapshot.gate == Gate::Open && !snapshot.deployment.is_empty() && (snapshot.outdated || redeploy)
+    snapshot.gate == Gate::Open
+        && !snapshot.deployment.is_empty()
+        && (snapshot.outdated || redeploy || snapshot.slot.claim().is_some())
 }
 
 /// Notes since when the slot shows what it shows.
@@ -202,7 +207,7 @@ fn look_behind(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) {
 /// Nothing known of an earlier object holds for the next one, except what still runs here.
 pub(super) fn forget(unit: &mut Unit) {
     let running = match std::mem::take(&mut unit.work) {
-        Work::Running { claim, .. } => Some(claim.nonce),
+        Work::Running { claim, ended: None, .. } => Some(claim.nonce),
         // A removal under way ends as what it is.
         removing @ Work::Removing { running: true, .. } => {
             unit.work = removing;

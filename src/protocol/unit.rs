@@ -79,8 +79,9 @@ pub struct Unit {
     pub stopping: Option<Nonce>,
     /// Since when the watch has shown less than what is known.
     pub behind: Option<Time>,
-    /// The last live read showed less than what is known; one more such and upstream was restored.
-    pub doubted: bool,
+    /// The last live read showed less than this, which was known. A read asked for since then that does so too means
+    /// that upstream was restored.
+    pub doubted: Option<Epoch>,
     /// What this replica does about it.
     pub work: Work,
 }
@@ -221,7 +222,7 @@ impl Unit {
     /// Versions went backwards: none that is remembered means anything.
     pub fn forget_versions(&mut self) {
         self.own = Epoch::default();
-        (self.behind, self.doubted) = (None, false);
+        (self.behind, self.doubted) = (None, None);
         if let Some(latest) = &mut self.latest {
             latest.version = Epoch::default();
         }
@@ -233,7 +234,7 @@ impl Unit {
         matches!(self.work, Work::Idle)
             && !self.redeploy
             && self.stopping.is_none()
-            && !latest.slot.is_open()
+            && latest.slot == ClaimSlot::Empty
             && !latest.outdated
             && matches!(latest.gate, Gate::Open | Gate::Blocked)
     }

@@ -14,7 +14,7 @@ pub enum End {
     Permanent,
     /// The failure's message, claim replaced by this one.
     BackOff(Claim),
-    /// Claim removed or given up, other fields stay.
+    /// Claim given up (removed, if the object is on its way out), other fields stay.
     Release(Option<Claim>),
     /// Claim replaced by a fresh one on the new deployment id, other fields stay.
     Replace(Claim),

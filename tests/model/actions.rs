@@ -26,6 +26,7 @@ pub enum Action {
     DelayRequest(usize),
     DoubleReply(usize),
     Doubled(usize),
+    Read(usize),
     ServeRead(usize),
     ReplyRead(usize),
     FailRead(usize),
@@ -111,7 +112,12 @@ impl World {
             }
         }
         if replica.read.as_ref().is_some_and(|read| read.answer.is_none()) {
-            actions.push(ServeRead(index));
+            if replica.runs() {
+                actions.push(Read(index));
+            }
+            if budget.slow_reads > 0 {
+                actions.push(ServeRead(index));
+            }
         }
         if !replica.alive {
             return actions.push(Restart(index));
@@ -198,9 +204,14 @@ impl World {
                 let answer = self.replicas[index].doubled.remove(0);
                 self.feed(index, answer.into(), bug);
             }
-            Action::ServeRead(index) => {
+            Action::Read(index) | Action::ServeRead(index) => {
                 let answer = self.bd.as_ref().map(Bd::snapshot);
                 self.replicas[index].read.as_mut().expect("a read").answer = Some(answer);
+                if let Action::Read(_) = action {
+                    self.reply_read(index, bug);
+                } else {
+                    self.budget.slow_reads -= 1;
+                }
             }
             Action::ReplyRead(index) => self.reply_read(index, bug),
             Action::FailRead(index) => {
@@ -232,6 +243,7 @@ impl World {
             Action::Restart(index) => self.restart(index, bug),
             Action::Freeze(index) => {
                 self.budget.freezes -= 1;
+                self.disturbed = true;
                 self.replicas[index].frozen = true;
                 self.leases.iter_mut().filter(|lease| lease.pod == index).for_each(|lease| lease.steady = 0);
             }
@@ -310,6 +322,7 @@ impl World {
             Action::Resume => bd.held = false,
             Action::Delete => {
                 self.budget.deletions -= 1;
+                self.disturbed = true; // a watch that lags shows it once more
                 self.bd = None;
                 self.version += 1;
                 return self.tell(Event::Deleted(bd.uid));

@@ -68,7 +68,7 @@ impl World {
                 return Checked::Fenced;
             }
             let equal = state == Some(thing.state.as_str());
-            if mine && equal && (thing.stamp.1 == run.epoch || bug == Bug::SkipEqual) {
+            if mine && equal && (thing.stamp.1 == run.epoch || (object.is_some() && bug == Bug::SkipEqual)) {
                 return Checked::Skip;
             }
             if let Some(session) = thing.state.strip_prefix("uninstalling ")
@@ -121,6 +121,13 @@ impl World {
             if self.land(&write, bug) {
                 run.at = self.after(&run);
             }
+            // The next check follows at once: what matters is what happens between a check and its write.
+            let again = !matches!(run.at, At::Ended(_));
+            self.replicas[index].run = Some(run);
+            if again {
+                self.run(index, bug);
+            }
+            return;
         } else if run.cancelled {
             run.at = At::Ended(Outcome::Stopped);
         } else {
@@ -137,12 +144,15 @@ impl World {
                     let state = format!("deployed {deployment}");
                     if is_own { self.check(&run, None, Some(&state), bug) } else { Checked::Fenced }
                 }
-                At::Waiting | At::Ended(_) => Checked::Skip,
+                At::Ended(_) => Checked::Skip,
             };
             match checked {
                 Checked::Write(write) => run.pending = Some(write),
                 Checked::Skip => run.at = self.after(&run),
-                Checked::Fenced => run.at = At::Ended(Outcome::Fenced),
+                Checked::Fenced => {
+                    self.disturbed = true;
+                    run.at = At::Ended(Outcome::Fenced);
+                }
                 Checked::Later => {}
             }
         }
@@ -154,7 +164,7 @@ impl World {
             At::Gate => At::Object(0),
             At::Object(index) if index + 1 < self.down.objects.len() => At::Object(index + 1),
             At::Object(_) => At::Close,
-            At::Close | At::Waiting | At::Ended(_) => At::Ended(Outcome::Deployed),
+            At::Close | At::Ended(_) => At::Ended(Outcome::Deployed),
         }
     }
 
@@ -179,7 +189,7 @@ impl World {
         let object = match removal.at {
             At::Gate | At::Close => None,
             At::Object(object) => Some(object),
-            At::Waiting | At::Ended(_) => {
+            At::Ended(_) => {
                 self.replicas[index].removal = None;
                 if !self.removed.contains(&removal.uid) {
                     self.removed.push(removal.uid);

@@ -8,8 +8,8 @@ use super::{
     world::{Budget, Bug, World},
 };
 
-/// Steps of time in which everything must have come to rest: an absence, a budget and a back-off, one after another.
-const BOUND: u8 = 40;
+/// Steps of time in which everything must have come to rest: an absence, a budget and the longest back-off, one after another.
+const BOUND: u8 = 100;
 /// Moments within one step of time; more is a unit that spins.
 const MOMENTS: usize = 2000;
 
@@ -39,6 +39,9 @@ impl World {
             if round > 2 && bug != Bug::NoSweep {
                 world.sweep();
             }
+            if round > 10 && bug != Bug::NoSweep {
+                world.collect();
+            }
             if round > 3 && world.is_at_rest() {
                 return None;
             }
@@ -57,6 +60,16 @@ impl World {
             self.act(*action, bug);
         }
         false
+    }
+
+    /// The agent's garbage collection: a release whose object is gone although nobody here ever saw it.
+    fn collect(&mut self) {
+        let known =
+            self.replicas.iter().any(|replica| replica.unit.latest.is_some() || replica.removal.is_some());
+        if self.bd.is_none() && !known {
+            self.down.record = None;
+            self.down.objects.iter_mut().for_each(|object| *object = None);
+        }
     }
 
     fn is_at_rest(&self) -> bool {

@@ -28,8 +28,10 @@ impl World {
     /// One input for one replica, and its effects.
     pub fn feed(&mut self, index: usize, input: Input, bug: Bug) {
         if bug == Bug::ConflictIsLoss && input == Input::Conflict {
-            self.replicas[index].unit.work = Work::Idle;
-            return self.feed(index, Input::Tick, bug);
+            let replica = &mut self.replicas[index];
+            replica.unit.work = Work::Idle;
+            replica.unit.pause_until = Some(NOW + STEP);
+            return replica.wake = Some(NOW + STEP);
         }
         let sessions = self.sessions(index, bug);
         let replica = &mut self.replicas[index];
@@ -145,7 +147,11 @@ impl World {
         if let Some(before) = self.replicas[index].write.replace(write)
             && before.answer.is_none()
         {
-            if !self.disturbed {
+            let other = self.replicas[index].write.as_ref().is_some_and(|write| write.uid != before.uid);
+            if other {
+                self.replicas[index].doubled.push(Answer::Conflict); // its answer comes late
+                self.disturbed = true;
+            } else if !self.disturbed {
                 self.break_("two writes of one unit on their way");
             }
             self.ghosts.push(before);
@@ -160,6 +166,7 @@ impl World {
         self.late.extend(replica.removal.take().and_then(|removal| removal.pending));
         let boots = replica.boots + 1;
         *replica = super::world::Replica { alive: false, boots, ..super::world::Replica::new() };
+        self.leases.iter_mut().filter(|lease| lease.pod == index).for_each(|lease| lease.steady = 0);
         self.disturbed = true;
     }
 
@@ -175,7 +182,7 @@ impl World {
         if let Some(bd) = &self.bd {
             let snapshot = bd.snapshot();
             let own = snapshot.slot.claim().filter(|claim| claim.holder.0 == format!("pod-{index}")).cloned();
-            self.replicas[index].events.push(Event::Seen(snapshot.clone()));
+            self.replicas[index].events.push(Event::Seen(Box::new(snapshot.clone())));
             if let Some(claim) = own.filter(|claim| bug == Bug::AdoptAfterRestart && claim.state.is_open()) {
                 self.execute(index, Effect::Start { claim, epoch: snapshot.version, taken_over: true });
             }
@@ -211,7 +218,7 @@ impl World {
     /// The watch delivers its next event.
     pub fn watch(&mut self, index: usize, bug: Bug) {
         let input = match self.replicas[index].events.remove(0) {
-            Event::Seen(snapshot) => Input::Seen(snapshot),
+            Event::Seen(snapshot) => Input::Seen(*snapshot),
             Event::Deleted(uid) => Input::Deleted(uid),
         };
         self.feed(index, input, bug);

@@ -3,15 +3,18 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use stateright::{Checker, Model, Property};
+use flotilla::protocol::{ClaimSlot, Unit, Work};
+use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use super::{
     actions::Action,
-    world::{Budget, Bug, Down, Lease, Replica, World},
+    world::{Bd, Budget, Bug, Down, Event, Lease, Replica, World},
 };
 
+const LIMIT: usize = 1_500_000;
+
 /// A start, a planted bug, and how often a fair continuation is tried.
-struct Scenario {
+pub struct Scenario {
     name: &'static str,
     start: World,
     bug: Bug,
@@ -52,15 +55,18 @@ impl Scenario {
     fn is_sampled(&self, state: &World) -> bool {
         let mut hasher = DefaultHasher::new();
         state.hash(&mut hasher);
-        hasher.finish() % self.sample == 0
+        hasher.finish().is_multiple_of(self.sample)
     }
 
     /// Searches it whole; what was found, by name, with the way there.
     fn search(self) -> Vec<(String, String)> {
         let begun = std::time::Instant::now();
         let name = self.name;
-        let checker = self.checker().spawn_bfs().join();
-        println!("{name}: {} states, {:.1?}", checker.unique_state_count(), begun.elapsed());
+        let checker =
+            self.checker().target_state_count(LIMIT).finish_when(HasDiscoveries::Any).spawn_bfs().join();
+        let (unique, all) = (checker.unique_state_count(), checker.state_count());
+        println!("{name}: {unique} states of {all} reached, {:.1?}", begun.elapsed());
+        assert!(all < LIMIT, "{name} is not searched whole");
         checker
             .discoveries()
             .into_iter()
@@ -72,7 +78,8 @@ impl Scenario {
             .collect()
     }
 
-    fn holds(self) {
+    /// No invariant is broken.
+    pub fn holds(self) {
         let name = self.name;
         let found = self.search();
         for (property, path) in &found {
@@ -81,7 +88,8 @@ impl Scenario {
         assert!(found.is_empty(), "{name}");
     }
 
-    fn finds(mut self, bug: Bug) {
+    /// The planted bug is seen.
+    pub fn finds(mut self, bug: Bug) {
         self.bug = bug;
         let name = self.name;
         let found = self.search();
@@ -93,7 +101,7 @@ impl Scenario {
 }
 
 /// Two replicas that know each other, an object to deploy.
-fn world(replicas: usize, objects: usize, budget: Budget) -> World {
+pub fn world(replicas: usize, objects: usize, budget: Budget) -> World {
     let mut world = World {
         bd: None,
         version: 10,
@@ -125,12 +133,112 @@ fn scenario(name: &'static str, start: World, sample: u64) -> Scenario {
     Scenario { name, start, bug: Bug::None, sample }
 }
 
-fn races() -> Scenario {
-    let budget = Budget { unrelated: 2, ..Budget::default() };
-    scenario("races with unrelated writers", world(2, 1, budget), 16)
+/// The first replica holds the claim, as all have seen, and is about to open the gate.
+fn held(replicas: usize, objects: usize, budget: Budget) -> World {
+    let mut world = world(replicas, objects, budget);
+    for action in [Action::Watch(0), Action::Serve(0), Action::Reply(0)] {
+        world.act(action, Bug::None);
+    }
+    (0..replicas).for_each(|index| world.act(Action::Watch(index), Bug::None));
+    world
 }
 
-#[test]
-fn two_replicas_race_beside_an_unrelated_writer() {
-    races().holds();
+/// The first replica has deployed `d1`; nobody has anything to do.
+fn deployed(objects: usize, budget: Budget) -> World {
+    let mut world = held(2, objects, Budget::default());
+    while let Some(action) = {
+        let mut actions = Vec::new();
+        world.actions(&mut actions);
+        actions.first().copied()
+    } {
+        world.act(action, Bug::None);
+    }
+    world.landed.clear();
+    world.started.clear();
+    world.deployed = 0;
+    world.budget = budget;
+    world
+}
+
+pub fn races() -> Scenario {
+    let budget = Budget { unrelated: 2, ..Budget::default() };
+    scenario("races", world(2, 1, budget), 16)
+}
+
+pub fn crash() -> Scenario {
+    scenario("crash", held(2, 1, Budget { crashes: 1, time: 1, ..Budget::default() }), 64)
+}
+
+pub fn freeze() -> Scenario {
+    scenario("freeze", held(2, 1, Budget { freezes: 1, time: 2, ..Budget::default() }), 64)
+}
+
+pub fn frozen_through_two_changes() -> Scenario {
+    let mut world = deployed(1, Budget { spec: 1, ..Budget::default() });
+    let way = [
+        Action::Spec,
+        Action::Watch(0),
+        Action::Serve(0),
+        Action::Reply(0),
+        Action::Watch(0),
+        Action::Watch(1),
+    ];
+    way.into_iter().for_each(|action| world.act(action, Bug::None));
+    world.budget = Budget { freezes: 1, time: 1, spec: 1, ..Budget::default() };
+    scenario("changes", world, 512)
+}
+
+pub fn lost_answers() -> Scenario {
+    scenario("lost answers", world(2, 1, Budget { lost: 2, ..Budget::default() }), 64)
+}
+
+pub fn late_answers() -> Scenario {
+    let budget = Budget { lost: 1, doubled: 1, slow_reads: 1, lag: 1, unrelated: 1, ..Budget::default() };
+    scenario("late answers", held(2, 1, budget), 64)
+}
+
+pub fn recreation() -> Scenario {
+    scenario("re-creation", held(2, 1, Budget { deletions: 1, recreations: 1, ..Budget::default() }), 64)
+}
+
+pub fn frozen_removal() -> Scenario {
+    scenario("removal, frozen", held(2, 1, Budget { deletions: 1, freezes: 1, ..Budget::default() }), 64)
+}
+
+pub fn crashed_removal() -> Scenario {
+    scenario("removal, crashed", held(2, 1, Budget { deletions: 1, crashes: 1, ..Budget::default() }), 64)
+}
+
+pub fn reaped() -> Scenario {
+    let mut world = held(1, 1, Budget { freezes: 1, time: 4, ..Budget::default() });
+    world.reaper = Some(None);
+    scenario("reaper", world, 64)
+}
+
+pub fn wait() -> Scenario {
+    let budget = Budget { waits: 1, lost: 1, unrelated: 1, ..Budget::default() };
+    scenario("wait", held(2, 1, budget), 64)
+}
+
+pub fn pause() -> Scenario {
+    let budget = Budget { pauses: 1, spec: 1, ..Budget::default() };
+    scenario("pause", held(2, 1, budget), 64)
+}
+
+pub fn poison() -> Scenario {
+    let mut world = held(2, 1, Budget { crashes: 1, time: 2, ..Budget::default() });
+    let Some(bd) = &mut world.bd else { unreachable!("just made") };
+    let ClaimSlot::Claim(claim) = &mut bd.slot else { unreachable!("just claimed") };
+    (claim.attempt, claim.lost, claim.by) = (3, 2, vec!["x".into()]);
+    let held = claim.clone();
+    let Work::Running { claim, .. } = &mut world.replicas[0].unit.work else { unreachable!("just won") };
+    claim.clone_from(&held);
+    world.replicas[1].unit = Unit::default();
+    world.replicas[1].events =
+        vec![Event::Seen(Box::new(world.bd.as_ref().map(Bd::snapshot).expect("just made")))];
+    scenario("poison", world, 512)
+}
+
+pub fn three() -> Scenario {
+    scenario("three", world(3, 1, Budget::default()), 64)
 }

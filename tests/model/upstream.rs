@@ -21,7 +21,7 @@ impl World {
         let mut next = bd.clone();
         match &write.change {
             Change::Claim(claim) => {
-                self.judge_claim(&bd, claim);
+                self.judge_claim(&bd, claim, false);
                 next.slot = ClaimSlot::Claim(claim.clone());
             }
             Change::End { nonce, end, release } => {
@@ -31,6 +31,9 @@ impl World {
                         next.slot = ClaimSlot::Empty;
                         (next.applied, next.release) = (bd.deployment.clone(), release.clone());
                         self.deployed += 1;
+                        if self.deployed > 1 && !self.disturbed {
+                            self.break_("S9: deployed twice without a fault");
+                        }
                     }
                     End::Permanent => {
                         next.slot = ClaimSlot::Empty;
@@ -41,14 +44,14 @@ impl World {
                         next.slot = claim.clone().map_or(ClaimSlot::Empty, ClaimSlot::Claim)
                     }
                     End::Replace(claim) => {
-                        self.judge_claim(&Bd { slot: ClaimSlot::Empty, ..bd }, claim);
+                        self.judge_claim(&Bd { slot: ClaimSlot::Empty, ..bd }, claim, true);
                         next.slot = ClaimSlot::Claim(claim.clone());
                     }
                 }
             }
         }
         self.store(next);
-        Answer::Written(self.bd.as_ref().expect("just stored").snapshot())
+        Answer::Written(Box::new(self.bd.as_ref().expect("just stored").snapshot()))
     }
 
     /// Stores the object at a new version and tells every watch.
@@ -59,29 +62,38 @@ impl World {
         if !same {
             self.slot_age = 0;
         }
-        let event = Event::Seen(bd.snapshot());
+        let event = Event::Seen(Box::new(bd.snapshot()));
         self.bd = Some(bd);
         self.tell(event);
     }
 
     pub fn tell(&mut self, event: Event) {
+        let lag = usize::from(self.budget.lag);
         for replica in self.replicas.iter_mut().filter(|replica| replica.alive) {
             replica.events.push(event.clone());
-            // A reflector may skip states in between: two that are not seen yet say all there is to say about lag.
-            if replica.events.len() > 2 && matches!(replica.events[1], Event::Seen(_)) {
-                replica.events.remove(1);
+            // States in between may be skipped, as a reflector does; deletions may not.
+            let seen: Vec<usize> = replica
+                .events
+                .iter()
+                .enumerate()
+                .filter(|(_, event)| matches!(event, Event::Seen(_)))
+                .map(|(at, _)| at)
+                .collect();
+            if seen.len() > 1 + lag {
+                replica.events.remove(seen[lag]);
             }
         }
     }
 
-    fn judge_claim(&mut self, bd: &Bd, claim: &Claim) {
-        if bd.held {
+    fn judge_claim(&mut self, bd: &Bd, claim: &Claim, replaces: bool) {
+        let entering = bd.slot.is_held_by(&claim.nonce);
+        if bd.held && !entering {
             self.break_("S10: claimed while held");
         }
         if claim.deployment != bd.deployment {
             self.break_("S3: claimed for another deployment id");
         }
-        if bd.applied == bd.deployment {
+        if bd.applied == bd.deployment && bd.slot == ClaimSlot::Empty && !replaces {
             self.break_("S2: claimed though it is up to date");
         }
         let opens = claim.state == ClaimState::Claimed;
@@ -121,9 +133,7 @@ impl World {
             End::Deployed | End::Permanent | End::BackOff(_) if !same => {
                 self.break_("S4: the result of another deployment id");
             }
-            End::Release(None) if same && held.attempt > 1 => {
-                self.break_("S5: the record of attempts is gone")
-            }
+            End::Release(None) => self.break_("S2: the mark of unfinished work is gone"),
             _ => {}
         }
     }

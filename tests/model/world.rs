@@ -16,7 +16,7 @@ pub const STEP: Duration = Duration::from_secs(15);
 /// The time, for every replica, always.
 pub const NOW: Time = Duration::from_secs(1000);
 /// What lies further back than any limit is the same.
-const OLDEST: Time = Duration::from_secs(850);
+const OLDEST: Time = Duration::from_secs(100);
 
 /// What may still go wrong or change; each use takes one away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -33,6 +33,10 @@ pub struct Budget {
     pub pauses: u8,
     pub deletions: u8,
     pub recreations: u8,
+    /// Live reads whose answer may be late.
+    pub slow_reads: u8,
+    /// Events that the watch may be behind by, besides the newest.
+    pub lag: u8,
 }
 
 /// A planted bug.
@@ -104,7 +108,7 @@ pub enum Change {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
-    Written(Snapshot),
+    Written(Box<Snapshot>),
     Conflict,
     Absent,
 }
@@ -112,7 +116,7 @@ pub enum Answer {
 impl From<Answer> for Input {
     fn from(answer: Answer) -> Self {
         match answer {
-            Answer::Written(snapshot) => Input::Written(snapshot),
+            Answer::Written(snapshot) => Input::Written(*snapshot),
             Answer::Conflict => Input::Conflict,
             Answer::Absent => Input::ReadAbsent,
         }
@@ -129,7 +133,7 @@ pub struct Read {
 /// What the watch tells, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    Seen(Snapshot),
+    Seen(Box<Snapshot>),
     Deleted(Uid),
 }
 
@@ -182,7 +186,6 @@ pub enum At {
     Gate,
     Object(usize),
     Close,
-    Waiting,
     Ended(Outcome),
 }
 

@@ -233,6 +233,21 @@ fn a_claim_won_and_lost_again_before_its_answer_starts_nothing() {
 }
 
 #[test]
+fn a_claim_whose_answer_comes_after_a_new_deployment_id_is_replaced_without_a_start() {
+    let mut bench = Bench::new();
+    bench.step(Input::Seen(object("10")));
+    bench.step(Input::Unclear);
+    let claim = bench.claim();
+    let moved = Snapshot { deployment: "d2".into(), ..held("12", &claim) };
+    let effects = bench.step(Input::Seen(moved));
+    assert!(!starts(&effects));
+    assert!(
+        matches!(finish(&effects), Some((_, End::Replace(next))) if next.deployment == "d2"),
+        "{effects:?}"
+    );
+}
+
+#[test]
 fn an_own_claim_that_nobody_works_on_is_replaced_without_counting_a_loss() {
     let mut bench = Bench::new();
     bench.step(Input::Seen(object("10")));
@@ -262,5 +277,7 @@ fn a_replica_that_drains_while_its_claim_is_on_its_way_releases_it() {
     bench.draining = true;
     let effects = bench.step(Input::Written(held("11", &claim)));
     assert!(!starts(&effects));
-    assert_eq!(finish(&effects), Some((&"11".into(), &End::Release(None))));
+    assert!(
+        matches!(finish(&effects), Some((_, End::Release(Some(left)))) if left.state == ClaimState::Expired)
+    );
 }

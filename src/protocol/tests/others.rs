@@ -199,3 +199,17 @@ fn states_below_an_own_write_are_ignored_until_live_reads_insist() {
     assert!(effects.contains(&Effect::Note(Note::Restored)) && effects.contains(&Effect::Relist));
     assert_eq!(writes(&effects)[0].0.0, "5", "and the restored state is worked on");
 }
+
+#[test]
+fn a_read_below_a_write_made_since_the_last_doubt_is_only_another_doubt() {
+    let mut bench = Bench::running();
+    bench.step(Input::Read(object("10")));
+    bench.done(Outcome::Deployed);
+    bench.step(Input::Written(deployed("12")));
+    let effects = bench.step(Input::Read(object("11")));
+    assert!(
+        !effects.contains(&Effect::Relist) && rereads(&effects),
+        "it may have been asked before the finish"
+    );
+    assert!(bench.step(Input::Read(object("11"))).contains(&Effect::Relist));
+}

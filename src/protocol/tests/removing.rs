@@ -75,6 +75,15 @@ fn a_re_creation_while_running_waits_for_the_old_run_and_does_not_take_its_end_f
 }
 
 #[test]
+fn a_run_that_ended_before_the_deletion_is_not_waited_for() {
+    let mut bench = Bench::running();
+    let nonce = bench.claim().nonce;
+    bench.step(Input::Waiting { nonce, seconds: 300 });
+    bench.done(Outcome::Deployed);
+    assert_eq!(removes(&bench.step(Input::Deleted("u".into()))), Some("u"));
+}
+
+#[test]
 fn a_late_sight_of_the_old_uid_does_not_bring_it_back() {
     let mut bench = Bench::new();
     bench.step(Input::Seen(again("20")));

@@ -77,11 +77,34 @@ fn a_new_deployment_id_cancels_and_replaces_the_claim_by_a_fresh_one() {
 }
 
 #[test]
-fn a_new_deployment_id_under_a_pause_just_removes_the_claim() {
+fn a_new_deployment_id_under_a_pause_leaves_the_mark_of_unfinished_work() {
     let mut bench = Bench::running();
     let claim = bench.claim();
     let moved = Snapshot { deployment: "d2".into(), gate: Gate::Held, ..held("15", &claim) };
     bench.step(Input::Seen(moved));
+    let effects = bench.done(Outcome::Stopped);
+    assert!(
+        matches!(finish(&effects), Some((_, End::Release(Some(left)))) if left.state == ClaimState::Expired)
+    );
+}
+
+#[test]
+fn work_half_done_for_another_deployment_id_is_repaired_though_the_status_names_the_one_asked_for() {
+    for state in [ClaimState::Expired, ClaimState::BackingOff, ClaimState::Claimed] {
+        let mut bench = Bench::new();
+        bench.sessions.gone(&"b".into(), bench.now);
+        let left = Claim { deployment: "d0".into(), ..rival(state) };
+        let effects = bench.step(Input::Seen(Snapshot { outdated: false, ..held("10", &left) }));
+        assert_eq!(writes(&effects).len(), 1, "S2: {state:?}");
+        assert!(!bench.unit.is_settled());
+    }
+}
+
+#[test]
+fn an_object_on_its_way_out_is_let_go() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    assert!(cancels(&bench.step(Input::Seen(Snapshot { gate: Gate::Refused, ..held("15", &claim) }))));
     assert_eq!(finish(&bench.done(Outcome::Stopped)), Some((&"15".into(), &End::Release(None))));
 }
 
@@ -235,11 +258,7 @@ fn the_holder_stops_at_its_own_budget_and_says_so() {
 }
 
 #[test]
-fn a_hand_over_leaves_no_mark_on_a_first_attempt_and_keeps_the_record_of_a_later_one() {
-    let mut bench = Bench::running();
-    assert!(cancels(&bench.step(Input::Stop)));
-    assert_eq!(finish(&bench.done(Outcome::Stopped)), Some((&"11".into(), &End::Release(None))));
-
+fn a_hand_over_keeps_the_record_and_counts_no_loss() {
     let mut bench = Bench::new();
     bench.step(Input::Seen(held("10", &Claim { attempt: 3, lost: 1, ..rival(ClaimState::Expired) })));
     let claim = bench.claim();
