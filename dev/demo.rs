@@ -47,6 +47,8 @@ struct Arguments {
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let told = tokio::select! {
+        // First, because with --keep it waits for the same signal and takes it for an order, not for an interruption.
+        biased;
         told = tell(&arguments) => told,
         _ = tokio::signal::ctrl_c() => {
             eprintln!("\ninterrupted");
@@ -72,9 +74,14 @@ async fn tell(arguments: &Arguments) -> anyhow::Result<()> {
     let result = run(&world, &bundles, &setup).await;
     if arguments.keep && result.is_ok() {
         let replicas = result?;
-        println!("{}\nTo stop everything: Ctrl-C here.", summary::look_around(&world));
+        println!(
+            "{}\nTo stop everything: Ctrl-C here, or kill -INT {}.",
+            summary::look_around(&world),
+            std::process::id()
+        );
         tokio::signal::ctrl_c().await?;
         drop(replicas);
+        println!("\nEverything is stopped.");
         return Ok(());
     }
     if result.is_ok() {
@@ -92,11 +99,13 @@ async fn run(world: &World, bundles: &[Bundle], setup: &Clock) -> anyhow::Result
     let mut replicas: BTreeMap<String, Replica> =
         replicas.into_iter().map(|replica| (replica.name().to_owned(), replica)).collect();
     println!(
-        "ready after {:.1} s: agent of cluster {}/{} with Fleet's own narrow rights, {} replicas of {SLOTS} slots",
+        "ready after {:.1} s: agent of cluster {}/{} with Fleet's own narrow rights, {} replicas of {SLOTS} slots{}",
         setup.seconds(),
         fleet::REGISTRATION_NAMESPACE,
         world.registration.cluster,
         replicas.len(),
+        // Honest about the times below: `dev/bench` measures the optimised build.
+        if cfg!(debug_assertions) { " (debug build)" } else { "" },
     );
 
     let (units, records) = (world.units().await?, world.records().await?);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use flotilla::api::{Condition, Content, keys};
+use flotilla::api::{BundleDeploymentStatus, Condition, Content, keys};
 use flotilla::telemetry::events::reason;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::events::v1::Event;
@@ -13,18 +13,21 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use rand::RngExt;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 #[path = "../dev/harness/mod.rs"]
 mod harness;
 
 use harness::bundles::{Bundle, Publisher};
-use harness::units::{Units, is_ready};
+use harness::units::{Claim, Units, is_ready};
 use harness::world::{Downstream, World};
 use harness::{GENEROUS, Tools, fleet, until};
 
 const NAMESPACE: &str = "depot";
 /// A first back-off is 5 s and doubles: what heals is tried again well within this.
 const BOUND: Duration = Duration::from_secs(180);
+/// How long a claim that cannot be read is respected; also the budget of each deployment.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_input_is_told_clearly_blocks_nothing_else_and_heals() -> anyhow::Result<()> {
@@ -108,7 +111,11 @@ async fn story(world: &World) -> anyhow::Result<()> {
     let publisher = world.publisher().await?;
     let (upstream, downstream) = (world.upstream.admin().await?, world.downstream.admin().await?);
     let contents: Api<Content> = Api::all(upstream);
-    let _replicas = world.ready_replicas(2, 4).await?;
+    let timeout = format!("--claim-timeout={}s", CLAIM_TIMEOUT.as_secs());
+    let _replicas = (
+        world.ready_replica_with("replica-1", 4, &[&timeout]).await?,
+        world.ready_replica_with("replica-2", 4, &[&timeout]).await?,
+    );
     forbid_contraband(&downstream).await?;
 
     let cases = cases();
@@ -138,7 +145,7 @@ async fn story(world: &World) -> anyhow::Result<()> {
     units.until_ready(cases.iter().map(|case| case.bundle.name.as_str()), BOUND).await?;
 
     a_status_that_someone_else_rewrote_is_put_right(&units, &publisher).await?;
-    an_unreadable_claim_is_respected_until_it_goes(&units, &publisher).await
+    an_unreadable_claim_is_respected_for_the_claim_timeout(&units, &publisher).await
 }
 
 /// A condition names the object and the cause, once, and an Event says so too.
@@ -162,10 +169,7 @@ async fn is_told_clearly(units: &Units, downstream: &Client, case: &Case) -> any
     until(&format!("an Event about {name}"), GENEROUS, async || {
         let list = events.list(&ListParams::default()).await?;
         let about = |event: &&Event| {
-            [&event.regarding, &event.related]
-                .into_iter()
-                .flatten()
-                .any(|object| object.name.as_deref() == Some(name))
+            event.note.as_ref().is_some_and(|note| note.starts_with(&format!("bundle {name} ")))
         };
         let failures = [reason::DEPLOY_FAILED, reason::SIZE_EXCEEDED];
         let told = |event: &&Event| event.reason.as_deref().is_some_and(|reason| failures.contains(&reason));
@@ -211,19 +215,55 @@ async fn a_status_that_someone_else_rewrote_is_put_right(
     units: &Units,
     publisher: &Publisher,
 ) -> anyhow::Result<()> {
-    let meddled = json!({"status": {
-        "conditions": [{"type": "Ready", "status": "False", "message": "meddled with"}],
-        "appliedDeploymentID": "", "release": "", "ready": false, "nonModified": false,
-    }});
-    meddle(publisher, "fine-0", &meddled).await?;
-    units.until_ready(["fine-0"], BOUND).await?;
-    let live = units.live();
-    let condition = live["fine-0"].condition("Ready").context("a Ready condition")?;
-    assert_eq!((condition.status.as_str(), condition.message.as_str()), ("True", ""));
+    let conditions = json!([{"type": "Ready", "status": "False", "message": "meddled with"}]);
+    // Emptied, it asks for a deployment; with a wrong judgement only, it asks for a look.
+    for (unit, meddled, claims) in [
+        (
+            "fine-0",
+            json!({"status": {"conditions": conditions, "appliedDeploymentID": "", "release": "",
+                "ready": false, "nonModified": false}}),
+            1,
+        ),
+        (
+            "fine-1",
+            json!({"status": {"conditions": conditions, "ready": false, "nonModified": false,
+                "modifiedStatus": [{"kind": "ConfigMap", "apiVersion": "v1", "name": "ghost", "missing": true}]}}),
+            0,
+        ),
+    ] {
+        let claimed = || units.claims().iter().filter(|claim| claim.unit == unit).count();
+        let (before, wanted) = (claimed(), units.live()[unit].status.clone());
+        meddle(publisher, unit, &meddled).await?;
+        units
+            .until(&format!("the status of {unit} to be put right"), BOUND, |live| {
+                let mut status = live.get(unit)?.status.clone()?;
+                // Made anew, at another time and under another revision.
+                for (condition, old) in status.conditions.iter_mut().zip(&wanted.as_ref()?.conditions) {
+                    condition.last_update_time.clone_from(&old.last_update_time);
+                }
+                if claims > 0 {
+                    status.release.clone_from(&wanted.as_ref()?.release);
+                }
+                status.conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+                let mut wanted = wanted.clone()?;
+                wanted.conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+                let texts = |status: &BundleDeploymentStatus| -> Vec<[String; 4]> {
+                    let conditions = status.conditions.iter();
+                    let text =
+                        |it: &Condition| [&it.type_, &it.status, &it.reason, &it.message].map(Clone::clone);
+                    conditions.map(text).collect()
+                };
+                let same = texts(&status) == texts(&wanted);
+                (status.conditions, wanted.conditions) = (Vec::new(), Vec::new());
+                (same && status == wanted).then_some(())
+            })
+            .await?;
+        assert_eq!(claimed() - before, claims, "claims on {unit}");
+    }
     Ok(())
 }
 
-async fn an_unreadable_claim_is_respected_until_it_goes(
+async fn an_unreadable_claim_is_respected_for_the_claim_timeout(
     units: &Units,
     publisher: &Publisher,
 ) -> anyhow::Result<()> {
@@ -233,16 +273,17 @@ async fn an_unreadable_claim_is_respected_until_it_goes(
     let strange = json!({"status": {"conditions": [
         {"type": keys::CLAIM_CONDITION, "status": "True", "reason": "Claimed", "message": "mine, and you may guess"},
     ]}});
+    let made = Instant::now();
     meddle(publisher, "strange-claim", &strange).await?;
     publisher.pause("strange-claim", false).await?;
     publisher.publish(&[Bundle::config_maps("after-strange-claim", NAMESPACE, 2, "1")]).await?;
-    units.until_ready(["after-strange-claim"], BOUND).await?;
-    let live = units.live();
-    let claim = live["strange-claim"].condition(keys::CLAIM_CONDITION).context("the strange claim")?;
-    assert_eq!(claim.message, "mine, and you may guess");
-
-    meddle(publisher, "strange-claim", &json!({"status": {"conditions": null}})).await?;
-    units.until_ready(["strange-claim"], BOUND).await
+    units.until_ready(["after-strange-claim", "strange-claim"], BOUND).await?;
+    let ours = |claim: &&Claim| claim.unit == "strange-claim" && !claim.nonce.is_empty();
+    let claims = units.claims();
+    let taken = claims.iter().find(ours).context("a claim that took it over")?;
+    // Nobody can have seen it before it was made.
+    assert!(taken.seen.duration_since(made) >= CLAIM_TIMEOUT, "taken over too early");
+    Ok(())
 }
 
 async fn meddle(publisher: &Publisher, name: &str, patch: &Value) -> anyhow::Result<()> {

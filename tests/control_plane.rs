@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ground the higher rungs stand on: real control planes behave as the protocol assumes.
 
+use std::path::Path;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
@@ -93,7 +94,7 @@ async fn a_registered_agent_has_fleets_narrow_rights_upstream() -> anyhow::Resul
     )?;
     // On a task of its own, here and below: the futures of the harness must be able to move between threads.
     let (upstream, _downstream, registration) = tokio::spawn(async move {
-        fleet::install_crds_from(&upstream, CRDS).await?;
+        fleet::install_crds(&upstream, Path::new(env!("CARGO_BIN_EXE_flotilla"))).await?;
         let registration = fleet::register(&upstream, &downstream, "demo").await?;
         anyhow::Ok((upstream, downstream, registration))
     })
@@ -136,6 +137,3 @@ async fn a_failed_start_says_why_at_once() -> anyhow::Result<()> {
     assert!(error.contains("unknown flag: --no-such-flag"), "{error}");
     Ok(())
 }
-
-/// The least that can be registered; the real ones come from `flotilla crds`.
-const CRDS: &str = include_str!("control_plane/crds.yaml");

@@ -17,6 +17,10 @@ use harness::world::{Downstream, World};
 use harness::{GENEROUS, Tools, until};
 
 const BUNDLES: usize = 12;
+/// The budget the agents write into their claims: enough for a bundle, little to wait for.
+const CLAIM_TIMEOUT: &str = "--claim-timeout=20s";
+/// How much later than that the controller acts.
+const CLAIM_MARGIN: &str = "--claim-margin=2s";
 const OBJECTS: usize = 60;
 const BOUND: Duration = Duration::from_secs(180);
 
@@ -37,7 +41,7 @@ async fn story(world: &World) -> anyhow::Result<()> {
         .collect();
     let names = || bundles.iter().map(|bundle| bundle.name.as_str());
 
-    let mut agent = world.ready_replica("first", 4).await?;
+    let mut agent = world.ready_replica_with("first", 4, &[CLAIM_TIMEOUT]).await?;
     publisher.publish(&bundles).await?;
     until("the agent to be in the middle of several bundles", GENEROUS, async || {
         let open = units.claims().iter().filter(|claim| claim.end.is_none()).count();
@@ -49,7 +53,7 @@ async fn story(world: &World) -> anyhow::Result<()> {
     agent.kill()?;
 
     // Nobody but the controller is left to see it.
-    let mut controller = world.controller("controller", CONTROLLER_ARGUMENTS)?;
+    let mut controller = world.controller("controller", &[CLAIM_MARGIN])?;
     until("the claims to be expired", BOUND, async || {
         controller.check()?;
         Ok(units.claims().iter().all(|claim| claim.end.is_some()).then_some(()))
@@ -59,7 +63,10 @@ async fn story(world: &World) -> anyhow::Result<()> {
     let lost = units.claims().iter().filter(|claim| expired(&claim.end)).count();
     ensure!(lost >= 2, "only {lost} claims were expired");
 
-    let _agents = (world.replica("second", 4)?, world.replica("third", 4)?);
+    let _agents = (
+        world.replica_with("second", 4, &[CLAIM_TIMEOUT])?,
+        world.replica_with("third", 4, &[CLAIM_TIMEOUT])?,
+    );
     units.until_ready(names(), BOUND).await?;
     let claims = units.claims();
     let judged = judge::verdict(&claims, &records.all(), &[ended]);
@@ -75,6 +82,3 @@ async fn story(world: &World) -> anyhow::Result<()> {
     }
     Ok(())
 }
-
-/// What the controller is told so that the test need not wait for the usual ten minutes.
-const CONTROLLER_ARGUMENTS: &[&str] = &[];

@@ -77,7 +77,7 @@ impl Bundle {
         for index in 0..count {
             text += &format!(
                 "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}-{index}\ndata:\n  \
-                 version: {version}\n  greeting: hello from object {index} of bundle {name}\n---\n"
+                 version: \"{version}\"\n  greeting: hello from object {index} of bundle {name}\n---\n"
             );
         }
         Bundle::new(name, namespace).file("manifests/configmaps.yaml", text)

@@ -60,7 +60,7 @@ pub async fn install_crds(upstream: &ControlPlane, binary: &Path) -> anyhow::Res
 }
 
 /// Installs the CRDs of a YAML text, and waits until they are served.
-pub async fn install_crds_from(upstream: &ControlPlane, yaml: &str) -> anyhow::Result<()> {
+async fn install_crds_from(upstream: &ControlPlane, yaml: &str) -> anyhow::Result<()> {
     let client = upstream.admin().await?;
     let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).context("reading the CRDs")?;
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());

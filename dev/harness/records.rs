@@ -23,7 +23,8 @@ pub struct Record {
     pub release: String,
     /// The revision.
     pub revision: u32,
-    /// The claim that created it, where it says so.
+    /// The claim that created it, where it says so: the stamp it had when it was first seen. A claim that takes over
+    /// stamps the revision it fails.
     pub stamp: Option<Stamp>,
     /// The states it went through, in order: `pending-install`, `deployed`, …
     pub states: Vec<String>,
@@ -92,13 +93,10 @@ fn note_record(table: &mut Table, secret: &impl ResourceExt) {
         namespace,
         release,
         revision,
-        stamp: None,
+        stamp: secret.annotations().get(keys::EPOCH_ANNOTATION).and_then(|stamp| Stamp::parse(stamp)),
         states: Vec::new(),
         seen: Instant::now(),
     });
-    if let Some(stamp) = secret.annotations().get(keys::EPOCH_ANNOTATION) {
-        record.stamp = Stamp::parse(stamp);
-    }
     let state = label("status");
     if record.states.last() != Some(&state) {
         record.states.push(state);

@@ -39,8 +39,16 @@ impl Replica {
         extra_env: &[(&str, &str)],
         log: &Path,
     ) -> anyhow::Result<Replica> {
-        Instance::spawn("agent", binary, name, kubeconfig, agent_namespace, extra_args, extra_env, log)
-            .map(Replica)
+        let (metrics, probe) = (Port::reserve()?, Port::reserve()?);
+        let addresses = [&metrics, &probe].map(|port| format!("127.0.0.1:{}", port.number()));
+        let mut command = command("agent", binary, name, kubeconfig);
+        command
+            .args(extra_args)
+            .env("NAMESPACE", agent_namespace)
+            .env("FLEET_AGENT_METRICS_BIND_ADDRESS", &addresses[0])
+            .env("FLEET_AGENT_PROBE_BIND_ADDRESS", &addresses[1])
+            .envs(extra_env.iter().copied());
+        Instance::spawn(name, command, metrics, probe, log).map(Replica)
     }
 }
 
@@ -50,14 +58,29 @@ impl Controller {
         binary: &Path,
         name: &str,
         kubeconfig: &Path,
-        namespace: &str,
         extra_args: &[&str],
-        extra_env: &[(&str, &str)],
         log: &Path,
     ) -> anyhow::Result<Controller> {
-        Instance::spawn("controller", binary, name, kubeconfig, namespace, extra_args, extra_env, log)
-            .map(Controller)
+        let (metrics, probe) = (Port::reserve()?, Port::reserve()?);
+        let mut command = command("controller", binary, name, kubeconfig);
+        command
+            .arg(format!("--metrics-bind-address=127.0.0.1:{}", metrics.number()))
+            .arg(format!("--probe-bind-address=127.0.0.1:{}", probe.number()))
+            .args(extra_args);
+        Instance::spawn(name, command, metrics, probe, log).map(Controller)
     }
+}
+
+fn command(verb: &str, binary: &Path, name: &str, kubeconfig: &Path) -> Command {
+    let mut command = Command::new(binary);
+    command
+        .arg(verb)
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .env("POD_NAME", name)
+        // The tester's own cluster must never be taken for the one under test.
+        .env_remove("KUBECONFIG");
+    command
 }
 
 impl Deref for Replica {
@@ -87,31 +110,13 @@ impl DerefMut for Controller {
 }
 
 impl Instance {
-    #[allow(clippy::too_many_arguments)]
     fn spawn(
-        verb: &str,
-        binary: &Path,
         name: &str,
-        kubeconfig: &Path,
-        namespace: &str,
-        extra_args: &[&str],
-        extra_env: &[(&str, &str)],
+        command: Command,
+        metrics: Port,
+        probe: Port,
         log: &Path,
     ) -> anyhow::Result<Instance> {
-        let (metrics, probe) = (Port::reserve()?, Port::reserve()?);
-        let mut command = Command::new(binary);
-        command
-            .arg(verb)
-            .arg("--kubeconfig")
-            .arg(kubeconfig)
-            .args(extra_args)
-            .env("NAMESPACE", namespace)
-            .env("POD_NAME", name)
-            .env("FLEET_AGENT_METRICS_BIND_ADDRESS", format!("127.0.0.1:{}", metrics.number()))
-            .env("FLEET_AGENT_PROBE_BIND_ADDRESS", format!("127.0.0.1:{}", probe.number()))
-            // The tester's own cluster must never be taken for the one under test.
-            .env_remove("KUBECONFIG")
-            .envs(extra_env.iter().copied());
         let process = Process::spawn(name, command, log, None, Lifetime::Bound)?;
         Ok(Instance { name: name.into(), process, metrics, probe })
     }

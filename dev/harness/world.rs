@@ -80,14 +80,14 @@ impl World {
         self.replica_with(name, slots, &[])
     }
 
-    /// The same with further arguments.
-    pub fn replica_with(&self, name: &str, slots: usize, arguments: &[&str]) -> anyhow::Result<Replica> {
+    /// The same with further flags.
+    pub fn replica_with(&self, name: &str, slots: usize, extra_args: &[&str]) -> anyhow::Result<Replica> {
         Replica::spawn(
             &self.binary,
             name,
             &self.registration.agent_kubeconfig,
             &self.registration.agent_namespace,
-            arguments,
+            extra_args,
             &[("BUNDLEDEPLOYMENT_RECONCILER_WORKERS", &slots.to_string())],
             &self.log(name),
         )
@@ -96,6 +96,18 @@ impl World {
     /// Starts a replica and waits until it is ready.
     pub async fn ready_replica(&self, name: &str, slots: usize) -> anyhow::Result<Replica> {
         let mut replica = self.replica(name, slots)?;
+        ready(&mut replica).await?;
+        Ok(replica)
+    }
+
+    /// The same with further flags.
+    pub async fn ready_replica_with(
+        &self,
+        name: &str,
+        slots: usize,
+        extra_args: &[&str],
+    ) -> anyhow::Result<Replica> {
+        let mut replica = self.replica_with(name, slots, extra_args)?;
         ready(&mut replica).await?;
         Ok(replica)
     }
@@ -113,15 +125,7 @@ impl World {
 
     /// Starts the companion controller on the upstream cluster.
     pub fn controller(&self, name: &str, extra_args: &[&str]) -> anyhow::Result<Controller> {
-        Controller::spawn(
-            &self.binary,
-            name,
-            &self.upstream.admin_kubeconfig(),
-            "cattle-fleet-system",
-            extra_args,
-            &[],
-            &self.log(name),
-        )
+        Controller::spawn(&self.binary, name, &self.upstream.admin_kubeconfig(), extra_args, &self.log(name))
     }
 
     /// Follows the units upstream.

@@ -52,6 +52,11 @@ impl Monitored {
     pub fn is_busy(&self) -> bool {
         self.running
     }
+
+    /// There is a reason for a look that its own state does not show.
+    pub fn look_anew(&mut self) {
+        self.dirty = true;
+    }
 }
 
 /// What a look found.

@@ -29,8 +29,8 @@ use crate::{
     api::{self, BundleDeployment},
     downstream::session::SessionEvent,
     protocol::{
-        self, Effect, Env, HealthyClock, Input, Nonce, Outcome, SessionId, SessionSeen, Sessions, Snapshot,
-        Time, Unit, Work, step,
+        self, Effect, Env, Gate, HealthyClock, Input, Nonce, Outcome, SessionId, SessionSeen, Sessions,
+        Snapshot, Time, Unit, Work, step,
     },
     telemetry::metrics::UnitState,
     upstream::{self, Healed, snapshot},
@@ -308,13 +308,13 @@ impl Replica {
         for name in self.dependents.clone() {
             let Some(object) = self.units.get(&name).and_then(|entry| entry.object.clone()) else { continue };
             let gate = snapshot(&object, self.is_blocked(&object)).gate;
-            let changed = self
-                .units
-                .get(&name)
-                .and_then(|entry| entry.unit.latest.as_ref())
-                .is_some_and(|latest| latest.gate != gate);
-            if changed {
+            let Some(entry) = self.units.get_mut(&name) else { continue };
+            if entry.unit.latest.as_ref().is_some_and(|latest| latest.gate != gate) {
                 self.feed(&name, Input::Gate(gate));
+            } else if gate == Gate::Blocked {
+                // Still blocked, but by others perhaps: the condition names them.
+                entry.monitored.look_anew();
+                self.monitor_if_due(&name);
             }
         }
     }

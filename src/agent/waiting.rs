@@ -72,7 +72,8 @@ fn not_ready(last: Option<Evaluation>) -> AttemptError {
     if let Some(entry) = last.non_ready.first() {
         return AttemptError::NotReady {
             object: format!("{}/{}/{}", entry.kind, entry.namespace, entry.name),
-            state: entry.summary.state.clone(),
+            // Helm's words for it, not the monitor's: people search for the whole sentence.
+            state: if entry.summary.error { "Failed".into() } else { "InProgress".into() },
             message: entry.summary.message.join("; "),
         };
     }

@@ -123,18 +123,8 @@ impl Error for ServerError {
 }
 
 /// The error and its causes in one line. Causes whose text an earlier one already carries are left out.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        cause = error.source();
-    }
-    text
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    crate::upstream::chain(error)
 }
 
 #[cfg(test)]

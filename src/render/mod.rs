@@ -99,8 +99,8 @@ pub enum RenderError {
         /// The file, option or annotation.
         what: String,
     },
-    /// A document is at fault. Fleet's text.
-    #[error("error while running post render on files: {message}")]
+    /// A document is at fault. Fleet's text, and where.
+    #[error("error while running post render on files: {message} (document {} of {file})", index + 1)]
     Document {
         /// Its file.
         file: String,
@@ -110,7 +110,7 @@ pub enum RenderError {
         message: String,
     },
     /// An object that no API server takes.
-    #[error("{message}")]
+    #[error("{message} (in {file})")]
     Object {
         /// The file it comes from.
         file: String,

@@ -71,7 +71,10 @@ pub fn init(format: Format, filter: &str) -> Result<(), LogsError> {
 
 fn parse(text: &str) -> Result<EnvFilter, LogsError> {
     let directives = match LevelFilter::from_str(text) {
-        Ok(level) => format!("{},flotilla={level}", level.min(LevelFilter::WARN)),
+        // kube's client reports each answer of 500 and more as an error of its own; ours say which request it was.
+        Ok(level) => {
+            format!("{},kube_client::client::builder=off,flotilla={level}", level.min(LevelFilter::WARN))
+        }
         Err(_) => text.to_owned(),
     };
     EnvFilter::try_new(directives).map_err(|source| LogsError::Filter { filter: text.to_owned(), source })
@@ -83,8 +86,9 @@ mod tests {
 
     #[test]
     fn a_bare_level_is_for_flotilla_and_keeps_libraries_quiet() {
-        assert_eq!(parse("debug").unwrap().to_string(), "flotilla=debug,warn");
-        assert_eq!(parse("off").unwrap().to_string(), "flotilla=off,off");
+        let silent = "kube_client::client::builder=off";
+        assert_eq!(parse("debug").unwrap().to_string(), format!("{silent},flotilla=debug,warn"));
+        assert_eq!(parse("off").unwrap().to_string(), format!("{silent},flotilla=off,off"));
         assert_eq!(parse("kube=trace").unwrap().to_string(), "kube=trace");
     }
 
