@@ -324,3 +324,6 @@ fn place(standing: &Standing) -> Place {
 fn text((namespace, name): &Place) -> String {
     format!("{namespace}/{name}")
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,7 +42,7 @@ struct Held {
     /// Missing from a list, together with many others.
     units: HashSet<Name>,
     /// Deleted while the kind was being removed; not uninstalled before this time.
-    removals: HashMap<Uid, Time>,
+    removals: HashMap<Uid, (Name, Time)>,
     /// Releases without a BundleDeployment, too many at once.
     releases: usize,
 }
@@ -93,7 +93,12 @@ pub(super) fn hold_units(ctx: &Context, missing: &[Name], known: usize) {
 
 /// A unit is back, or gone for good.
 pub(super) fn settle_unit(ctx: &Context, name: &Name) {
-    let was_held = ctx.holds.lock().units.remove(name);
+    let was_held = {
+        let mut held = ctx.holds.lock();
+        let before = held.removals.len();
+        held.removals.retain(|_, (held, _)| held != name);
+        held.units.remove(name) || held.removals.len() != before
+    };
     if was_held {
         ctx.health.set(PART, ctx.holds.state());
     }
@@ -130,14 +135,14 @@ pub(super) enum HoldError {
 }
 
 /// Before anything of `uid` is uninstalled: deletions behind a removed CRD are no order.
-pub(super) async fn allow_removal(ctx: &Context, uid: &Uid) -> Result<(), HoldError> {
+pub(super) async fn allow_removal(ctx: &Context, name: &str, uid: &Uid) -> Result<(), HoldError> {
     tokio::time::sleep(SETTLE).await;
     if !ctx.upstream.serves_units().await.map_err(HoldError::Unknown)? {
         let until = ctx.clock.now() + ctx.mass_grace;
         let news = {
             let mut held = ctx.holds.lock();
             let news = held.removals.is_empty();
-            held.removals.insert(uid.clone(), until);
+            held.removals.insert(uid.clone(), (name.into(), until));
             news
         };
         if news {
@@ -148,7 +153,7 @@ pub(super) async fn allow_removal(ctx: &Context, uid: &Uid) -> Result<(), HoldEr
         ctx.health.set(PART, ctx.holds.state());
         return Err(HoldError::NotServed);
     }
-    let until = ctx.holds.lock().removals.get(uid).copied().unwrap_or_default();
+    let until = ctx.holds.lock().removals.get(uid).map(|(_, until)| *until).unwrap_or_default();
     match until.saturating_sub(ctx.clock.now()) {
         Duration::ZERO => {
             settle_removal(ctx, uid);
@@ -190,7 +195,7 @@ mod tests {
         let holds = Holds::default();
         assert_eq!(holds.state(), Ok(()));
         holds.lock().units.insert("web".into());
-        holds.lock().removals.insert("u".into(), Time::ZERO);
+        holds.lock().removals.insert("u".into(), ("db".into(), Time::ZERO));
         assert!(holds.state().unwrap_err().starts_with("2 BundleDeployments vanished"));
         assert!(holds.has(&"web".into()) && !holds.has(&"db".into()));
     }

@@ -165,7 +165,7 @@ pub(super) async fn carry_out(
     dead_guard: Option<SessionId>,
 ) -> Result<bool, RemoveError> {
     let (name, uid) = (order.name, order.uid);
-    let allowed = mass::allow_removal(ctx, uid).await;
+    let allowed = mass::allow_removal(ctx, name, uid).await;
     let history =
         ctx.downstream.store.history(order.namespace, order.release).await.map_err(RemoveError::Release)?;
     // A deletion event alone is no order: behind a removed CRD they come, too. Read after the history, so that
@@ -258,4 +258,60 @@ fn sweep_later(ctx: Arc<Context>, name: String, kinds: Vec<Arc<Kind>>, hash: Str
             warn!(unit = name, cause = upstream::chain(&error), "cannot look for objects that landed late");
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn bd(change: impl FnOnce(&mut Value)) -> BundleDeployment {
+        let mut object = json!({
+            "apiVersion": "fleet.cattle.io/v1alpha1", "kind": "BundleDeployment",
+            "metadata": {"name": "web", "namespace": "c", "uid": "u", "resourceVersion": "7"},
+            "spec": {"deploymentID": "s-1:a", "options": {"defaultNamespace": "there"}},
+            "status": {"appliedDeploymentID": "s-1:a", "release": "there/web:1"},
+        });
+        change(&mut object);
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn an_old_place_is_left_only_for_a_new_one_that_is_deployed_and_not_paused() {
+        let moved = |change: fn(&mut Value)| has_moved("web", &bd(change), ("here", "web"));
+        assert!(moved(|_| {}));
+        assert!(!has_moved("web", &bd(|_| {}), ("there", "web")), "it is where it should be");
+        assert!(!moved(|bd| bd["spec"]["paused"] = json!(true)));
+        assert!(!moved(|bd| bd["spec"]["deploymentID"] = json!("s-2:a")), "not deployed yet");
+        assert!(
+            !moved(|bd| bd["status"]["release"] = json!("here/web:4")),
+            "it still stands at the old place"
+        );
+        assert!(!moved(|bd| bd["status"]["release"] = json!("")), "the new one failed");
+        assert!(!moved(|bd| bd["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")));
+        assert!(!moved(|bd| {
+            let claim = json!({"type": "InProgress", "status": "True", "reason": "Claimed", "message": "?"});
+            bd["status"]["conditions"] = json!([claim]);
+        }));
+    }
+
+    #[test]
+    fn a_bundledeployment_that_is_there_takes_the_right_away() {
+        let (uid, other) = (Uid("u".into()), Uid("old".into()));
+        let order = |why, uid, namespace| Order { name: "web", uid, namespace, release: "web", why };
+        let live = bd(|_| {});
+        let stands = |order: Order<'_>, live: Option<&BundleDeployment>| order.why.stands(&order, live);
+        // It was deleted and is not: its event was one of a cache that lags.
+        let error = stands(order(Why::Deleted, &uid, "there"), Some(&live)).unwrap_err();
+        assert!(matches!(error, RemoveError::StillThere));
+        // Made anew at the same place, and at another.
+        assert!(!stands(order(Why::Deleted, &other, "there"), Some(&live)).unwrap());
+        assert!(stands(order(Why::Deleted, &other, "here"), Some(&live)).unwrap());
+        assert!(!stands(order(Why::Orphaned, &other, "here"), Some(&live)).unwrap());
+        assert!(stands(order(Why::Moved, &uid, "here"), Some(&live)).unwrap());
+        for (why, right) in [(Why::Deleted, true), (Why::Orphaned, true), (Why::Moved, false)] {
+            assert_eq!(stands(order(why, &uid, "here"), None).unwrap(), right, "{why:?}");
+        }
+    }
 }

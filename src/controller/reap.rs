@@ -30,6 +30,8 @@ use crate::{
     upstream::{self, Event, Healed, fields, snapshot},
 };
 
+/// Objects a list request asks for: a fleet's statuses are large, and only their claims are kept.
+const PAGE: u32 = 100;
 /// How long to wait before a claim is looked at again that could not be.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -74,7 +76,7 @@ impl Reaper {
     /// Runs for ever.
     pub async fn run(mut self, namespace: Option<&str>) {
         let (client, namespace) = (self.client.clone(), namespace.map(str::to_owned));
-        let open = move || upstream::watch(client.clone(), namespace.as_deref()).boxed();
+        let open = move || upstream::watch_in_pages(client.clone(), namespace.as_deref(), PAGE).boxed();
         let mut events = Healed::new(open, jittered);
         loop {
             let wait = self.claims.next_due().map(|due| due.saturating_sub(self.healthy()));

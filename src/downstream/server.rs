@@ -219,10 +219,20 @@ pub struct MetaOnly {
 
 /// A list of objects of which only some part is read.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
 pub struct ListOf<T> {
     /// The objects.
-    #[serde(default = "Vec::new")]
+    #[serde(default = "Vec::new", deserialize_with = "or_empty")]
     pub items: Vec<T>,
+}
+
+/// Some servers write an empty list as null.
+fn or_empty<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: serde::Deserializer<'de>,
+{
+    Ok(Option::<Vec<T>>::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// What an accepted delete did.

@@ -18,7 +18,7 @@ use crate::api::{BundleDeployment, Content};
 
 pub use healed::{Healed, Jitter};
 pub use snapshot::snapshot;
-pub use watch::{Event, watch};
+pub use watch::{Event, watch, watch_in_pages};
 pub use write::{Answer, chain};
 
 /// One request's limit. The API server's own for a mutating request is longer, so an expiry here is ambiguous.
