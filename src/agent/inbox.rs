@@ -16,6 +16,7 @@ pub type Name = Arc<str>;
 
 /// An answer of a task.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "inputs are most of what comes, and the queue is bounded")]
 pub enum Message {
     /// For the protocol.
     Unit {

@@ -56,6 +56,7 @@ pub fn main() -> ExitCode {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the edge where time and randomness come in")]
 fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
     let warn = |text: &str| tell(text);
     match verb {

@@ -59,7 +59,6 @@ enum Reaped {
 
 impl Reaper {
     /// A reaper that has seen nothing.
-    #[expect(clippy::disallowed_methods, reason = "the edge where time comes in")]
     pub fn new(client: Client, limits: Limits, metrics: Metrics, events: Events, health: Health) -> Self {
         Self {
             client,

@@ -78,7 +78,7 @@ impl Fields {
             conditions::set(
                 &mut after.conditions,
                 type_,
-                state.as_ref().map(|()| ()).map_err(String::as_str),
+                state.as_ref().copied().map_err(String::as_str),
                 now,
             );
         }

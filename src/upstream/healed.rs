@@ -152,7 +152,6 @@ mod tests {
     use kube::runtime::watcher;
 
     use super::*;
-    use crate::api::BundleDeployment;
 
     type Streams = Arc<Mutex<Vec<mpsc::UnboundedSender<Event>>>>;
 
@@ -184,7 +183,7 @@ mod tests {
     }
 
     fn seen() -> Event {
-        Event::Seen(Box::new(BundleDeployment::default()))
+        Event::Seen(Box::default())
     }
 
     /// Polls for this long; what comes is returned as words.
