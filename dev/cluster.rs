@@ -38,6 +38,7 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
+    #[expect(clippy::disallowed_methods, reason = "a measurement, for the reader")]
     let started = Instant::now();
     let tools = Tools::build(&[])?;
     let (up, down) = (fresh(&arguments.dir, "upstream")?, fresh(&arguments.dir, "downstream")?);

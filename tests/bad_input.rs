@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use flotilla::api::{BundleDeploymentStatus, Condition, Content, keys};
+use flotilla::protocol::Epoch;
 use flotilla::telemetry::events::reason;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use rand::RngExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -56,7 +57,11 @@ fn cases() -> Vec<Case> {
             "manifests/bad.yaml",
         ),
         case(Bundle::config_maps("missing-content", NAMESPACE, 2, "1"), &["not found"], "not found"),
-        case(Bundle::config_maps("corrupt-content", NAMESPACE, 2, "1"), &["content"], "content"),
+        case(
+            Bundle::config_maps("corrupt-content", NAMESPACE, 2, "1"),
+            &["content s-", "does not match hash"],
+            "hash",
+        ),
         case(
             Bundle::new("unknown-kind", NAMESPACE).file("manifests/widget.yaml", WIDGET),
             &["Widget", "shelf.example/v1"],
@@ -68,7 +73,7 @@ fn cases() -> Vec<Case> {
                 "apiVersion: v1\nkind: Service\nmetadata: {name: till}\nspec: {ports: [{port: 99999}]}\n",
             ),
             &["Service", "till", "99999"],
-            "99999",
+            "is invalid",
         ),
         case(
             Bundle::new("refused-object", NAMESPACE).file(
@@ -96,6 +101,7 @@ spec: {teeth: 24}
 
 /// Two ConfigMaps of `size` random characters each: too much for a release record, not for a Content.
 fn too_large(name: &str, size: usize) -> Bundle {
+    #[expect(clippy::disallowed_methods, reason = "what does not compress")]
     let mut random = rand::rng();
     let maps: Vec<String> = (0..2)
         .map(|index| {
@@ -233,10 +239,14 @@ async fn a_status_that_someone_else_rewrote_is_put_right(
     ] {
         let claimed = || units.claims().iter().filter(|claim| claim.unit == unit).count();
         let (before, wanted) = (claimed(), units.live()[unit].status.clone());
-        meddle(publisher, unit, &meddled).await?;
+        let at = meddle(publisher, unit, &meddled).await?;
         units
             .until(&format!("the status of {unit} to be put right"), BOUND, |live| {
-                let mut status = live.get(unit)?.status.clone()?;
+                let unit = live.get(unit)?;
+                if Epoch(unit.resource_version()?) <= at {
+                    return None; // from before
+                }
+                let mut status = unit.status.clone()?;
                 // Made anew, at another time and under another revision.
                 for (condition, old) in status.conditions.iter_mut().zip(&wanted.as_ref()?.conditions) {
                     condition.last_update_time.clone_from(&old.last_update_time);
@@ -286,9 +296,11 @@ async fn an_unreadable_claim_is_respected_for_the_claim_timeout(
     Ok(())
 }
 
-async fn meddle(publisher: &Publisher, name: &str, patch: &Value) -> anyhow::Result<()> {
+/// Writes somebody's status, and tells the version that made.
+async fn meddle(publisher: &Publisher, name: &str, patch: &Value) -> anyhow::Result<Epoch> {
     let patched = publisher.units().patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    patched.map(drop).with_context(|| format!("meddling with the status of {name}"))
+    let patched = patched.with_context(|| format!("meddling with the status of {name}"))?;
+    Ok(Epoch(patched.resource_version().unwrap_or_default()))
 }
 
 /// An admission policy that refuses one label.

@@ -24,6 +24,7 @@ pub async fn run(
     arguments: &Arguments,
 ) -> anyhow::Result<Figures> {
     let units = ground.units().await?;
+    #[expect(clippy::disallowed_methods, reason = "a measurement")]
     let since = Utc::now();
     let mut running = (1..=replicas)
         .map(|number| {

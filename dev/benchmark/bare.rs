@@ -65,6 +65,7 @@ pub async fn spawn(
     let kubeconfig =
         world.upstream.token_kubeconfig(&registration.upstream_token, &registration.cluster_namespace);
     std::fs::write(&upstream, kubeconfig)?;
+    #[expect(clippy::disallowed_methods, reason = "a measurement")]
     let since = Utc::now();
     let mut command = tokio::process::Command::from(Command::new(std::env::current_exe()?));
     command
@@ -108,6 +109,7 @@ pub async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         units.into_iter().map(|unit| loops.prepare(unit)).collect::<anyhow::Result<_>>()?;
 
     let pid = std::process::id();
+    #[expect(clippy::disallowed_methods, reason = "a measurement")]
     let (cpu, start) = (cpu_seconds(pid)?, Instant::now());
     futures::stream::iter(prepared)
         .map(|prepared| {
@@ -153,6 +155,7 @@ impl Loop {
         let (name, uid) = (unit.name_any(), unit.uid().unwrap_or_default());
         let version = unit.resource_version().unwrap_or_default();
         let deployment = &unit.spec.deployment_id;
+        #[expect(clippy::disallowed_methods, reason = "the time a claim is written at")]
         let now = Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string();
         let message = format!(
             "v1 holder=bare session=00000000-0000-0000-0000-000000000000 nonce=00000000 attempt=1 lost=0 by= \

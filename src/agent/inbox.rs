@@ -16,14 +16,13 @@ pub type Name = Arc<str>;
 
 /// An answer of a task.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "inputs are most of what comes, and the queue is bounded")]
 pub enum Message {
     /// For the protocol.
     Unit {
         /// Which unit.
         name: Name,
         /// What happened.
-        input: Input,
+        input: Box<Input>,
     },
     /// A live read, or a write's answer, brought the object itself.
     Object {
@@ -89,6 +88,6 @@ impl Outbox {
 
     /// Sends an input without an object.
     pub async fn input(&self, name: &Name, input: Input) {
-        self.send(Message::Unit { name: name.clone(), input }).await;
+        self.send(Message::Unit { name: name.clone(), input: Box::new(input) }).await;
     }
 }

@@ -195,7 +195,7 @@ impl Replica {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Unit { name, input } => self.feed(&name, input),
+            Message::Unit { name, input } => self.feed(&name, *input),
             Message::Object { name, object, from } => {
                 let input = match from {
                     Source::Read => Input::Read,

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::{
     attempt::{AttemptError, Job},
-    inbox::Message,
     plan::{self, Plan},
 };
 use crate::{
@@ -55,7 +54,7 @@ pub(super) async fn until_ready(
             // From here on the claim says `Waiting` and another unit may have the slot.
             told = true;
             let input = Input::Waiting { nonce: job.claim.nonce.clone(), seconds };
-            job.outbox.send(Message::Unit { name: job.name.clone(), input }).await;
+            job.outbox.input(&job.name, input).await;
         }
         let changed = async { while !changes.next().await.contains(hash.as_str()) {} };
         tokio::select! {

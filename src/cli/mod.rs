@@ -56,7 +56,6 @@ pub fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the edge where time and randomness come in")]
 fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
     let warn = |text: &str| tell(text);
     match verb {
@@ -64,25 +63,35 @@ fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Controller(verb) => controller::run(&verb),
         Verb::Apply(verb) => short(apply::run(&verb, out, &warn)),
         Verb::Delete(verb) => short(delete::run(&verb, out, &warn)),
-        Verb::Get(verb) => short(get::run(&verb, out, &warn, chrono::Utc::now())),
+        Verb::Get(verb) => short(get::run(&verb, out, &warn, now())),
         Verb::Retry(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Release(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Quarantine(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
-        Verb::Reset(verb) => short(reset::run(&verb, out, &warn, &mut rand::random, chrono::Utc::now())),
+        Verb::Reset(verb) => short(reset::run(&verb, out, &warn, &mut entropy, now())),
         Verb::Crds => crds::run(out),
         Verb::Version => version::run(out),
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the edge where time and randomness come in")]
 fn edit(
     chosen: &claims::Chosen,
     edit: &claim_edit::Edit,
     out: &mut dyn Write,
     warn: &dyn Fn(&str),
 ) -> Result<(), CliError> {
-    let now = chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
-    short(claims::run(chosen, edit, out, warn, &mut rand::random, &now))
+    let now = now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+    short(claims::run(chosen, edit, out, warn, &mut entropy, &now))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the edge where randomness comes in")]
+fn entropy() -> u64 {
+    rand::random()
+}
+
+/// The wall clock, for people.
+#[expect(clippy::disallowed_methods, reason = "the edge where time comes in")]
+fn now() -> chrono::DateTime<chrono::Utc> {
+    chrono::Utc::now()
 }
 
 /// Runs a verb that ends by itself: one thread will do.

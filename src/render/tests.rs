@@ -163,7 +163,7 @@ async fn documents_that_fleet_refuses_are_refused_in_its_words() {
         let error = golden.render(&engine).await.expect_err(case);
         let (text, theirs) = (error.to_string(), golden.deployed_message());
         // And where it is, which Fleet does not say.
-        assert!(text.starts_with(&theirs) && text.ends_with(".yaml)"), "{case}: {text}");
+        assert!(text.starts_with(theirs) && text.ends_with(".yaml)"), "{case}: {text}");
         assert!(error.is_permanent(), "{case}");
     }
 }

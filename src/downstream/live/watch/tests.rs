@@ -30,7 +30,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 fn start(timing: Timing) -> (LiveStore, Script) {
     let (service, script) = tower_test::mock::pair::<Request<Body>, Response<Reply>>();
     let client = Client::new(service, "default");
-    (LiveStore::with_timing(client, Arc::new(ErrorStatuses::default()), Utc::now, timing), script)
+    (
+        LiveStore::with_timing(
+            client,
+            Arc::new(ErrorStatuses::default()),
+            || chrono::DateTime::<Utc>::UNIX_EPOCH,
+            timing,
+        ),
+        script,
+    )
 }
 
 fn hasty() -> Timing {
