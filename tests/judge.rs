@@ -23,6 +23,7 @@ fn claim(nonce: &str, epoch: &str, holder: &str, end: Option<End>) -> Claim {
         lost: 0,
         deployment: "s-1:2".into(),
         seen: Instant::now(),
+        ended: None,
         end,
     }
 }

@@ -123,6 +123,18 @@ impl ControlPlane {
         self.apiserver.as_ref().map(Process::pid)
     }
 
+    /// Where its etcd answers, plain HTTP on 127.0.0.1: a witness that misses no version of any object.
+    pub fn etcd_url(&self) -> &str {
+        &self.etcd_url
+    }
+
+    /// Freezes (SIGSTOP) or thaws (SIGCONT) etcd.
+    pub fn freeze_etcd(&mut self, frozen: bool) -> anyhow::Result<()> {
+        let signal = if frozen { libc::SIGSTOP } else { libc::SIGCONT };
+        self.etcd.as_mut().context("no etcd runs")?.signal(signal)?;
+        Ok(())
+    }
+
     /// Kills kube-apiserver as a crash would, starts it again on the same port and waits until it answers.
     pub async fn restart_apiserver(&mut self) -> anyhow::Result<()> {
         if let Some(mut apiserver) = self.apiserver.take() {

@@ -73,7 +73,8 @@ pub fn verdict(claims: &[Claim], records: &[Record], ended: &[Ended]) -> Verdict
             *verdict.deployments.entry(claim.holder.clone()).or_default() += 1;
         }
         let earlier = before.entry((record.namespace.as_str(), record.release.as_str())).or_default();
-        let same = earlier.iter().rev().find(|(_, other)| is_same_work(other, claim));
+        // A rollback is new work: what another deployment changed in between is changed back.
+        let same = earlier.last().filter(|(_, other)| is_same_work(other, claim));
         if let Some((other_record, other)) = same {
             let other_name = other_record.revision;
             if other.nonce == claim.nonce {

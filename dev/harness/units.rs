@@ -37,6 +37,8 @@ pub struct Claim {
     pub deployment: String,
     /// When it was seen first.
     pub seen: Instant,
+    /// When its end was seen.
+    pub ended: Option<Instant>,
     /// How it ended; `None` while it is open.
     pub end: Option<End>,
 }
@@ -82,6 +84,32 @@ struct State {
     listeners: Vec<mpsc::UnboundedSender<Change>>,
     // Names met since a relist began; whatever it did not name is gone.
     relisted: Option<BTreeSet<String>>,
+}
+
+/// The claims as another witness than a watch saw them, in order.
+#[derive(Default)]
+pub struct Ledger(State);
+
+impl Ledger {
+    /// A version of a unit.
+    pub fn applied(&mut self, unit: BundleDeployment) {
+        self.0.applied(unit);
+    }
+
+    /// A unit is gone.
+    pub fn deleted(&mut self, name: &str) {
+        self.0.deleted(name);
+    }
+
+    /// Every claim seen, oldest first.
+    pub fn claims(&self) -> &[Claim] {
+        &self.0.claims
+    }
+
+    /// The units as they are now.
+    pub fn live(&self) -> &Live {
+        &self.0.live
+    }
 }
 
 /// The units of one cluster namespace, and all their claims.
@@ -198,6 +226,7 @@ impl State {
 
     fn deleted(&mut self, name: &str) {
         if let Some(claim) = self.open_claim(name) {
+            claim.ended = Some(Instant::now());
             claim.end = Some(End::Deleted);
         }
         let before = self.live.remove(name);
@@ -219,10 +248,14 @@ impl State {
                 lost: word("lost").parse().unwrap_or_default(),
                 deployment: word("deployment"),
                 seen: now,
+                ended: None,
                 end: None,
             }
         });
         if let Some(open) = self.open_claim(name) {
+            if fresh.as_ref().is_none_or(|fresh| fresh.nonce != open.nonce) {
+                open.ended = Some(now);
+            }
             match (&fresh, condition) {
                 (Some(fresh), _) if fresh.nonce == open.nonce => return,
                 (Some(fresh), _) => {

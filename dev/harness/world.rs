@@ -54,11 +54,21 @@ pub const POD_DELAY: Duration = Duration::from_millis(300);
 impl World {
     /// Starts it with the programs `tools`, which must include those that `downstream` needs.
     pub async fn start(binary: &Path, tools: Tools, downstream_runs: Downstream) -> anyhow::Result<World> {
+        World::start_with(binary, tools, downstream_runs, Options::default()).await
+    }
+
+    /// The same with control planes that differ from the usual.
+    pub async fn start_with(
+        binary: &Path,
+        tools: Tools,
+        downstream_runs: Downstream,
+        options: Options,
+    ) -> anyhow::Result<World> {
         let dir = tempfile::Builder::new().prefix("flotilla-").tempdir()?;
         let (up, down) = (dir.path().join("upstream"), dir.path().join("downstream"));
         let (upstream, mut downstream) = tokio::try_join!(
-            ControlPlane::start(&tools, &up, "upstream", Options::default()),
-            ControlPlane::start(&tools, &down, "downstream", Options::default()),
+            ControlPlane::start(&tools, &up, "upstream", options.clone()),
+            ControlPlane::start(&tools, &down, "downstream", options),
         )?;
         fleet::install_crds(&upstream, binary).await?;
         match downstream_runs {
@@ -149,6 +159,11 @@ impl World {
             self.dir.disable_cleanup(true);
             format!("the logs are in {}", self.dir.path().display())
         })
+    }
+
+    /// Leaves everything on disk at the end.
+    pub fn keep(&mut self) {
+        self.dir.disable_cleanup(true);
     }
 
     fn log(&self, name: &str) -> PathBuf {

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, time::Duration};
 use http::{Method, Request, header};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::{Client, core::Status};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 
 use crate::{
     api::keys,
@@ -220,9 +220,17 @@ pub struct MetaOnly {
 /// A list of objects of which only some part is read.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ListOf<T> {
-    /// The objects.
-    #[serde(default = "Vec::new")]
+    /// The objects. An empty list of metadata comes as `null`.
+    #[serde(
+        default = "Vec::new",
+        deserialize_with = "null_is_empty",
+        bound(deserialize = "T: Deserialize<'de>")
+    )]
     pub items: Vec<T>,
+}
+
+fn null_is_empty<'de, T: Deserialize<'de>, D: Deserializer<'de>>(reader: D) -> Result<Vec<T>, D::Error> {
+    Option::deserialize(reader).map(Option::unwrap_or_default)
 }
 
 /// What an accepted delete did.
@@ -375,6 +383,15 @@ mod tests {
 
     fn refused(code: u16, reason: &str, message: &str) -> RequestError {
         RequestError::Refused(Status::failure(message, reason).with_code(code).boxed())
+    }
+
+    #[test]
+    fn an_empty_list_is_read_in_each_form_in_which_servers_send_it() {
+        for text in [r#"{"items":null}"#, r#"{"items":[]}"#, "{}"] {
+            assert!(serde_json::from_str::<ListOf<MetaOnly>>(text).unwrap().items.is_empty(), "{text}");
+        }
+        let one = r#"{"items":[{"metadata":{"name":"a"}}]}"#;
+        assert_eq!(serde_json::from_str::<ListOf<MetaOnly>>(one).unwrap().items[0].metadata.name, "a");
     }
 
     #[test]

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The chaos behind `dev/chaos`: four replicas deploy bundles that never stop changing, while processes, servers,
+//! connections and clocks go wrong; then the judge looks at everything the two stores saw.
+
+#[path = "harness/mod.rs"]
+mod harness;
+
+#[path = "disorder/mod.rs"]
+mod disorder;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+
+use disorder::Settings;
+use harness::Tools;
+use harness::world::{self, Downstream, World};
+
+/// Real processes on two real control planes, with everything going wrong that can, and a judge at the end.
+#[derive(Parser)]
+struct Arguments {
+    /// What faults and load are drawn from [default: drawn itself, and printed].
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How long things go wrong.
+    #[arg(long, default_value_t = 120)]
+    seconds: u64,
+    /// Average time between two faults, in milliseconds.
+    #[arg(long, default_value_t = 1000)]
+    gap: u64,
+    /// Replicas.
+    #[arg(long, default_value_t = 4)]
+    replicas: usize,
+    /// Worker slots of each.
+    #[arg(long, default_value_t = 4)]
+    slots: usize,
+    /// Names of bundles.
+    #[arg(long, default_value_t = 32)]
+    bundles: usize,
+    /// Within this many seconds after the last fault everything must be in order.
+    #[arg(long, default_value_t = 240)]
+    calm: u64,
+    /// Where to write the report, too.
+    #[arg(long)]
+    report: Option<PathBuf>,
+    /// Leave logs and audit logs on disk in any case, and say where.
+    #[arg(long)]
+    keep: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let told = tokio::select! {
+        told = tell(&arguments) => told,
+        _ = tokio::signal::ctrl_c() => {
+            eprintln!("\ninterrupted");
+            return ExitCode::from(130);
+        }
+    };
+    match told {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nnot as promised: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn tell(arguments: &Arguments) -> anyhow::Result<()> {
+    let tools = Tools::build(Tools::CONTROL_PLANE)?;
+    let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    println!("seed {seed}");
+    let settings = Settings {
+        gap: Duration::from_millis(arguments.gap),
+        replicas: arguments.replicas,
+        slots: arguments.slots,
+        bundles: arguments.bundles,
+        calm: Duration::from_secs(arguments.calm),
+        ..Settings::short(seed, Duration::from_secs(arguments.seconds))
+    };
+    let binary = world::built_binary()?;
+    let mut world = World::start_with(&binary, tools, Downstream::Bare, disorder::options()).await?;
+    println!("everything is in {}", world.dir().display());
+    let result = disorder::run(&mut world, &settings).await.and_then(|report| {
+        println!("\n{}", report.text);
+        disorder::dump(&world, &report.text)?;
+        if let Some(path) = &arguments.report {
+            std::fs::write(path, &report.text).with_context(|| path.display().to_string())?;
+        }
+        report.verdict()
+    });
+    if arguments.keep {
+        world.keep();
+    }
+    world.conclude(result)
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the two stores saw: claims upstream; release records, stamped objects and session Leases downstream.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use flotilla::api::keys;
+use flotilla::protocol::Stamp;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::etcd::{self, Stream, Version};
+use crate::harness::records::Record;
+use crate::harness::units::Ledger;
+use crate::harness::{ControlPlane, GENEROUS, until};
+
+const UNITS: &str = "fleet.cattle.io/bundledeployments/";
+const OBJECTS: [&str; 2] = ["configmaps/", "deployments/"];
+const RECORDS: &str = "secrets/";
+const SESSIONS: &str = "leases/cattle-fleet-system/";
+
+/// One version of a deployed object.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    /// Of the store.
+    pub revision: u64,
+    /// `kind/namespace/name`.
+    pub key: String,
+    /// What was seen; `None`: deleted.
+    pub state: Option<State>,
+}
+
+/// What an object shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Its uid.
+    pub uid: String,
+    /// The claim it was last written under.
+    pub stamp: Option<Stamp>,
+    /// Its content's version: the key `version` of a ConfigMap, an annotation of others.
+    pub version: String,
+    /// Its hash label: whose it is.
+    pub hash: String,
+}
+
+/// A sign of life of a session, or its end.
+#[derive(Clone, Debug)]
+pub struct Beat {
+    /// When it was seen.
+    pub at: Instant,
+    /// The session.
+    pub session: String,
+    /// The replica's name.
+    pub holder: String,
+    /// Its Lease was deleted.
+    pub gone: bool,
+}
+
+/// One release record, from creation to deletion.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// As the judge takes it.
+    pub record: Record,
+    /// It is still there.
+    pub present: bool,
+}
+
+/// Everything seen so far.
+#[derive(Default)]
+pub struct Evidence {
+    /// Units and their claims.
+    pub units: Ledger,
+    /// Names by uid.
+    pub names: BTreeMap<String, String>,
+    /// Records in the order of their creation.
+    pub records: Vec<Kept>,
+    /// Versions of objects, in order.
+    pub sights: Vec<Sight>,
+    /// Objects as they are now.
+    pub objects: BTreeMap<String, State>,
+    /// Signs of life, in order.
+    pub beats: Vec<Beat>,
+    by_secret: BTreeMap<String, usize>,
+    lease_sessions: BTreeMap<String, (String, String)>,
+    revisions: BTreeMap<&'static str, u64>,
+}
+
+/// Reads along until it is dropped.
+pub struct Witness {
+    evidence: Arc<Mutex<Evidence>>,
+    stores: Vec<(&'static str, String)>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Witness {
+    /// Starts with the very first version in both stores.
+    pub fn start(upstream: &ControlPlane, downstream: &ControlPlane, namespace: &str) -> Witness {
+        let evidence = Arc::new(Mutex::new(Evidence::default()));
+        let stores = vec![
+            ("upstream", upstream.etcd_url().to_owned()),
+            ("downstream", downstream.etcd_url().to_owned()),
+        ];
+        let tasks = stores
+            .iter()
+            .map(|(plane, url)| {
+                let units = format!("{UNITS}{namespace}/");
+                tokio::spawn(follow(plane, url.clone(), units, evidence.clone()))
+            })
+            .collect();
+        Witness { evidence, stores, tasks }
+    }
+
+    /// Looks at what was seen.
+    pub fn look<T>(&self, look: impl FnOnce(&Evidence) -> T) -> T {
+        look(&lock(&self.evidence))
+    }
+
+    /// Waits until everything written before this call was seen.
+    pub async fn settled(&self) -> anyhow::Result<()> {
+        for (plane, url) in &self.stores {
+            let now = until("etcd to answer", GENEROUS, async || Ok(Some(etcd::revision(url).await?))).await?;
+            until("the witness to have seen everything", GENEROUS, async || {
+                let seen = self.look(|evidence| evidence.revisions.get(plane).copied().unwrap_or_default());
+                Ok((seen >= now).then_some(()))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+}
+
+fn lock(evidence: &Mutex<Evidence>) -> MutexGuard<'_, Evidence> {
+    evidence.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+async fn follow(plane: &'static str, url: String, units: String, evidence: Arc<Mutex<Evidence>>) {
+    let wanted = |key: &str| match plane {
+        "upstream" => key.starts_with(&units),
+        _ => {
+            OBJECTS.iter().any(|kind| key.starts_with(kind))
+                || key.starts_with(SESSIONS)
+                || (key.starts_with(RECORDS) && key.contains("/sh.helm.release.v1."))
+        }
+    };
+    let mut last = 0;
+    loop {
+        if let Ok(mut stream) = Stream::open(&url, last + 1).await {
+            loop {
+                match stream.next(wanted).await {
+                    Ok((revision, versions)) => {
+                        let mut evidence = lock(&evidence);
+                        versions.into_iter().for_each(|version| evidence.take(version, &units));
+                        last = last.max(revision);
+                        evidence.revisions.insert(plane, last);
+                    }
+                    Err(error) => {
+                        eprintln!("the stream of {plane} is opened anew: {error:#}");
+                        break;
+                    }
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+impl Evidence {
+    fn take(&mut self, version: Version, units: &str) {
+        if let Some(name) = version.key.strip_prefix(units) {
+            let name = name.to_owned();
+            self.take_unit(&name, version);
+        } else if version.key.starts_with(SESSIONS) {
+            self.take_beat(version);
+        } else if version.key.starts_with(RECORDS) {
+            self.take_record(version);
+        } else {
+            self.take_object(version);
+        }
+    }
+
+    fn take_unit(&mut self, name: &str, version: Version) {
+        let Some(mut object) = version.object else { return self.units.deleted(name) };
+        object["metadata"]["resourceVersion"] = version.revision.to_string().into();
+        if let Some(uid) = object["metadata"]["uid"].as_str() {
+            self.names.insert(uid.to_owned(), name.to_owned());
+        }
+        match serde_json::from_value(object) {
+            Ok(unit) => self.units.applied(unit),
+            Err(error) => eprintln!("{name} in the store is no BundleDeployment: {error}"),
+        }
+    }
+
+    fn take_beat(&mut self, version: Version) {
+        let at = Instant::now();
+        let Some(object) = version.object else {
+            if let Some((session, holder)) = self.lease_sessions.remove(&version.key) {
+                self.beats.push(Beat { at, session, holder, gone: true });
+            }
+            return;
+        };
+        let name = text(&object, "/metadata/name");
+        let session = name.rsplit_once('-').map_or(name, |(_, session)| session).to_owned();
+        let holder = text(&object, "/spec/holderIdentity").to_owned();
+        self.lease_sessions.insert(version.key, (session.clone(), holder.clone()));
+        self.beats.push(Beat { at, session, holder, gone: false });
+    }
+
+    fn take_record(&mut self, version: Version) {
+        let Some(object) = version.object else {
+            if let Some(index) = self.by_secret.remove(&version.key) {
+                self.records[index].present = false;
+            }
+            return;
+        };
+        let label = |key: &str| object["metadata"]["labels"][key].as_str().unwrap_or_default();
+        let Ok(revision) = label("version").parse() else { return };
+        let index = *self.by_secret.entry(version.key).or_insert_with(|| {
+            self.records.push(Kept {
+                present: true,
+                record: Record {
+                    namespace: text(&object, "/metadata/namespace").to_owned(),
+                    release: label("name").to_owned(),
+                    revision,
+                    stamp: None,
+                    states: Vec::new(),
+                    seen: Instant::now(),
+                },
+            });
+            self.records.len() - 1
+        });
+        let record = &mut self.records[index].record;
+        // The first stamp is the claim that created it; later ones are those that closed it.
+        if record.stamp.is_none() {
+            record.stamp = stamp(&object);
+        }
+        let state = label("status").to_owned();
+        if record.states.last() != Some(&state) {
+            record.states.push(state);
+        }
+    }
+
+    fn take_object(&mut self, version: Version) {
+        let state = version.object.as_ref().map(|object| State {
+            uid: text(object, "/metadata/uid").to_owned(),
+            stamp: stamp(object),
+            version: match text(object, "/data/version") {
+                "" => object["metadata"]["annotations"]["chaos/version"].as_str().unwrap_or_default(),
+                version => version,
+            }
+            .to_owned(),
+            hash: object["metadata"]["labels"][keys::HASH_LABEL].as_str().unwrap_or_default().to_owned(),
+        });
+        // Objects of the clusters' own have no such label.
+        let ours = state.as_ref().is_none_or(|state| !state.hash.is_empty());
+        if !ours && !self.objects.contains_key(&version.key) {
+            return;
+        }
+        match &state {
+            Some(state) => drop(self.objects.insert(version.key.clone(), state.clone())),
+            None if self.objects.remove(&version.key).is_none() => return,
+            None => {}
+        }
+        self.sights.push(Sight { revision: version.revision, key: version.key, state });
+    }
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn stamp(object: &Value) -> Option<Stamp> {
+    Stamp::parse(object["metadata"]["annotations"][keys::EPOCH_ANNOTATION].as_str()?)
+}
