@@ -512,9 +512,7 @@ impl<'a> Disturber<'a> {
             &self.world.binary,
             CONTROLLER,
             &self.controller_kubeconfig,
-            "cattle-fleet-system",
             &arguments,
-            &[],
             &self.world.dir().join("controller.log"),
         )?;
         self.upstream.introduce(CONTROLLER, controller.pid());

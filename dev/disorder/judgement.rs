@@ -89,9 +89,8 @@ pub fn judge(evidence: &Evidence, story: &Story, done: &Done, promises: Promises
         .filter_map(|run| Some(Ended { holder: run.name.clone(), at: run.killed.or(run.terminated)? }))
         .collect();
     let verdict = judge::verdict(claims, &records, &ended);
-    let closed = |reason: &str| {
-        claims.iter().filter(|claim| claim.end == Some(End::Closed(reason.into()))).count()
-    };
+    let closed =
+        |reason: &str| claims.iter().filter(|claim| claim.end == Some(End::Closed(reason.into()))).count();
     let (after_kill, after_freeze) = gaps(claims, &done.runs);
     let (stale, late_creates) = stale(evidence, story);
     let (lost, resurrected) = objects(evidence, story);
@@ -176,7 +175,8 @@ fn stale(evidence: &Evidence, story: &Story) -> (Vec<String>, Vec<String>) {
             continue;
         };
         let wanted = story.deployments.get(&claim.deployment);
-        if wanted.is_none_or(|wanted| wanted.version != state.version || !wanted.objects.contains(&sight.key)) {
+        if wanted.is_none_or(|wanted| wanted.version != state.version || !wanted.objects.contains(&sight.key))
+        {
             stale.push(format!(
                 "{} at {} has version {}, and {epoch} was for version {:?}",
                 sight.key,
@@ -267,7 +267,9 @@ fn from_the_living(claims: &[Claim], beats: &[Beat], promises: Promises) -> Vec<
     let by_nonce: BTreeMap<&str, &Claim> = claims.iter().map(|claim| (claim.nonce.as_str(), claim)).collect();
     let mut found = Vec::new();
     for claim in claims {
-        let (Some(End::Replaced { by, takeover: true }), Some(at)) = (&claim.end, claim.ended) else { continue };
+        let (Some(End::Replaced { by, takeover: true }), Some(at)) = (&claim.end, claim.ended) else {
+            continue;
+        };
         let mut own = beats.iter().filter(|beat| beat.session == claim.session && beat.at <= at + slack);
         let gone = own.clone().any(|beat| beat.gone);
         let last = own.rfind(|beat| !beat.gone);

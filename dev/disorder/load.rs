@@ -60,14 +60,7 @@ impl Load {
     pub fn new(publisher: Publisher, downstream: Client, bundles: usize, seed: u64) -> Load {
         // Another sequence than that of the faults.
         let random = StdRng::seed_from_u64(seed ^ 0x10ad);
-        Load {
-            publisher,
-            downstream,
-            random,
-            bundles,
-            versions: BTreeMap::new(),
-            story: Arc::default(),
-        }
+        Load { publisher, downstream, random, bundles, versions: BTreeMap::new(), story: Arc::default() }
     }
 
     /// What was asked for so far.
@@ -220,9 +213,10 @@ fn deployment(name: &str, version: &str) -> String {
 }
 
 fn is_absent(error: &anyhow::Error) -> bool {
-    error.chain().filter_map(|cause| cause.downcast_ref::<kube::Error>()).any(|error| {
-        matches!(error, kube::Error::Api(status) if status.code == 404)
-    })
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<kube::Error>())
+        .any(|error| matches!(error, kube::Error::Api(status) if status.code == 404))
 }
 
 /// What was asked for, now.

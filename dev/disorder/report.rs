@@ -41,7 +41,10 @@ impl Report {
         };
         line("seed", settings.seed.to_string());
         line("time with faults", format!("{:.0} s", settings.time.as_secs_f64()));
-        line("replicas, slots, TTL", format!("{}, {}, {:?}", settings.replicas, settings.slots, settings.ttl));
+        line(
+            "replicas, slots, TTL",
+            format!("{}, {}, {:?}", settings.replicas, settings.slots, settings.ttl),
+        );
         line("faults", done.faults.len().to_string());
         let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, fault) in &done.faults {

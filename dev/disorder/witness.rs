@@ -126,7 +126,8 @@ impl Witness {
     /// Waits until everything written before this call was seen.
     pub async fn settled(&self) -> anyhow::Result<()> {
         for (plane, url) in &self.stores {
-            let now = until("etcd to answer", GENEROUS, async || Ok(Some(etcd::revision(url).await?))).await?;
+            let now =
+                until("etcd to answer", GENEROUS, async || Ok(Some(etcd::revision(url).await?))).await?;
             until("the witness to have seen everything", GENEROUS, async || {
                 let seen = self.look(|evidence| evidence.revisions.get(plane).copied().unwrap_or_default());
                 Ok((seen >= now).then_some(()))

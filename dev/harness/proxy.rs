@@ -94,8 +94,7 @@ impl Proxy {
     pub async fn start(target: u16) -> anyhow::Result<Proxy> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("a port for a proxy")?;
         let port = listener.local_addr()?.port();
-        let shared =
-            Arc::new(Shared { target, port, links: Mutex::default(), counts: Counts::default() });
+        let shared = Arc::new(Shared { target, port, links: Mutex::default(), counts: Counts::default() });
         let accepting = shared.clone();
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
@@ -165,7 +164,10 @@ impl Shared {
     }
 
     /// The link of the process that opened a connection.
-    async fn owner(self: &Arc<Self>, from: SocketAddr) -> Option<(watch::Receiver<Mode>, watch::Receiver<u64>)> {
+    async fn owner(
+        self: &Arc<Self>,
+        from: SocketAddr,
+    ) -> Option<(watch::Receiver<Mode>, watch::Receiver<u64>)> {
         let deadline = tokio::time::Instant::now() + INTRODUCTION;
         while tokio::time::Instant::now() < deadline {
             let pids: Vec<(String, u32)> =
@@ -173,10 +175,7 @@ impl Shared {
             let (ours, theirs) = (self.port, from.port());
             let found = tokio::task::spawn_blocking(move || owner_of(theirs, ours, &pids)).await;
             if let Ok(Some(name)) = found {
-                return self
-                    .links()
-                    .get(&name)
-                    .map(|link| (link.mode.subscribe(), link.resets.subscribe()));
+                return self.links().get(&name).map(|link| (link.mode.subscribe(), link.resets.subscribe()));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -242,7 +241,7 @@ async fn serve(client: TcpStream, from: SocketAddr, shared: Arc<Shared>) {
     let (client_in, client_out) = client.into_split();
     let (server_in, server_out) = server.into_split();
     resets.mark_unchanged();
-    let end = {
+    {
         let mut up = Pump { way: Way::Up, mode: mode.clone(), connection: &connection, shared: &shared };
         let mut down = Pump { way: Way::Down, mode, connection: &connection, shared: &shared };
         let (mut client_in, mut server_in) = (client_in, server_in);
@@ -257,9 +256,7 @@ async fn serve(client: TcpStream, from: SocketAddr, shared: Arc<Shared>) {
             let _ = client_in.as_ref().set_zero_linger();
             let _ = server_in.as_ref().set_zero_linger();
         }
-        end
-    };
-    drop(end);
+    }
 }
 
 struct Pump<'a> {
