@@ -30,6 +30,8 @@ pub struct AgentArgs {
     pub steal_delay: Duration,
     /// How long a BundleDeployment must be absent, without a DELETED event, before its release goes.
     pub absence_grace: Duration,
+    /// The same when many are absent at once.
+    pub mass_absence_grace: Duration,
     /// Time to a safe point after SIGTERM.
     pub shutdown_grace: Duration,
     /// The pod's name, if known.

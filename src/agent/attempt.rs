@@ -6,19 +6,22 @@
 //! claim still allows it.
 
 mod error;
+mod late;
 mod outcome;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 pub use error::AttemptError;
+use late::Late;
 pub use outcome::Ended;
 
 use super::{
     context::Context,
+    history,
     inbox::{Name, Outbox},
     plan::{self, Plan},
     proof::Proof,
@@ -76,12 +79,17 @@ pub struct Deployed {
 /// Runs one deployment to its end, whatever that is.
 pub async fn attempt(job: Job) -> Ended {
     let started = job.ctx.clock.now();
-    let run = Run::new(job);
+    let mut run = Run::new(job);
     let (result, gate) = run.deploy().await;
     let took = run.job.ctx.clock.now().saturating_sub(started);
     let ended = match result {
-        Ok(deployed) => Ended::deployed(&run.job, deployed),
+        Ok(deployed) => {
+            history::note(&run.job.ctx, &run.job.name, None);
+            Ended::deployed(&run.job, deployed)
+        }
         Err(error) => {
+            let error = history::explain(&run.job, error).await;
+            history::note(&run.job.ctx, &run.job.name, Some(&error));
             if let Some(gate) = gate
                 && let Err(cause) = gate.failed(&error.text()).await
             {
@@ -94,6 +102,9 @@ pub async fn attempt(job: Job) -> Ended {
         }
     };
     ended.tell(&run.job, took);
+    if let Some(late) = run.late.take() {
+        late.look(&run.job);
+    }
     ended
 }
 
@@ -104,6 +115,8 @@ struct Run {
     options: BundleDeploymentOptions,
     namespace: String,
     release: String,
+    /// What is to be looked for once more.
+    late: OnceLock<Late>,
 }
 
 impl Run {
@@ -126,7 +139,7 @@ impl Run {
         };
         let namespace = api::release_namespace(&options).to_owned();
         let release = api::release_name(&job.name, &options);
-        Self { job, fence, options, namespace, release }
+        Self { job, fence, options, namespace, release, late: OnceLock::new() }
     }
 
     /// The steps. A gate that comes back is open and to be failed.
@@ -334,6 +347,8 @@ impl Run {
             let kinds = kinds_of(ctx, before.iter().chain(&rendered.objects));
             let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep);
             removed.extend(strays.await.map_err(AttemptError::Prune)?);
+            let (hash, stamp) = (rendered.hash.clone(), self.fence.stamp.clone());
+            let _ = self.late.set(Late { kinds, hash, keep, stamp });
         }
         // What is gone for good must not show as extra until its event comes.
         for removed in removed {

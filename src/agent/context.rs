@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::surroundings::Clock;
+use super::{history::History, mass::Holds, surroundings::Clock};
 use crate::{
     downstream::{Downstream, live::LiveStore, session::SessionHealth},
     monitor::ErrorStatuses,
@@ -37,6 +37,12 @@ pub struct Context {
     pub session_renew: Duration,
     /// Settings of the protocol.
     pub protocol: Config,
+    /// How long is waited when many units are absent at once.
+    pub mass_grace: Duration,
+    /// What is held because much disappeared at once.
+    pub holds: Holds,
+    /// Units that wait for a reset.
+    pub history: History,
     /// Namespace of the agent.
     pub agent_namespace: String,
     /// Suffix of set ids; lets several agents share a cluster.

@@ -10,6 +10,7 @@ use tracing::{Instrument, debug, warn};
 use super::{
     attempt::{self, Ended, Job},
     context::Context,
+    evidence,
     inbox::{Message, Name, Outbox, Source},
     notes, removal,
     replica::Replica,
@@ -17,7 +18,7 @@ use super::{
 use crate::{
     api::{BundleDeployment, BundleDeploymentStatus},
     downstream::session,
-    protocol::{Claim, Effect, End, Epoch, Input, Nonce, SessionId},
+    protocol::{Claim, ClaimState, Effect, End, Epoch, Input, Nonce, Note, SessionId},
     telemetry::metrics::UpstreamWrite,
     upstream::{self, Answer, fields},
 };
@@ -50,6 +51,8 @@ pub(super) fn execute(replica: &mut Replica, name: &Name, effect: Effect) {
         }
         Effect::Relist => replica.relist(),
         Effect::Forget => replica.forget(name),
+        // Told once for all of them.
+        Effect::Note(Note::AbsenceHeld) if replica.ctx.holds.has(name) => {}
         Effect::Note(note) => {
             let object = replica.units.get(name).and_then(|entry| entry.object.as_deref());
             notes::tell(&replica.ctx, name, object, note);
@@ -135,13 +138,21 @@ fn write_claim(replica: &mut Replica, name: &Name, version: Epoch, claim: Claim)
     let Some(entry) = replica.units.get_mut(name) else { return };
     let Some(object) = entry.object.clone() else { return };
     let kind = match claim.state {
-        crate::protocol::ClaimState::Waiting => UpstreamWrite::Wait,
+        ClaimState::Waiting => UpstreamWrite::Wait,
         _ => UpstreamWrite::Claim,
     };
     entry.asked = replica.ctx.clock.now();
-    let mut write = StatusWrite::new(object, version, kind);
-    fields::set_claim(&mut write.after.conditions, Some(&claim), &replica.ctx.clock.stamp());
-    spawn_write(replica, name, write);
+    let (ctx, outbox, name) = (replica.ctx.clone(), replica.outbox.clone(), name.clone());
+    tokio::spawn(async move {
+        let claim = match claim.state {
+            ClaimState::Quarantined => evidence::added(&ctx, &name, &object, claim).await,
+            _ => claim,
+        };
+        let mut write = StatusWrite::new(object, version, kind);
+        fields::set_claim(&mut write.after.conditions, Some(&claim), &ctx.clock.stamp());
+        let answer = write.send(&ctx, &name).await;
+        answered(&outbox, &name, answer).await;
+    });
 }
 
 fn finish(replica: &mut Replica, name: &Name, version: Epoch, nonce: &Nonce, end: &End) {
@@ -229,6 +240,8 @@ fn start(replica: &mut Replica, name: &Name, claim: Claim, epoch: Epoch, taken_o
     let Some(object) = entry.object.clone() else { return };
     let cancelled = CancellationToken::new();
     entry.running = Some((claim.nonce.clone(), cancelled.clone()));
+    let taken_over = taken_over || std::mem::take(&mut entry.sweep);
+    entry.sweeping = taken_over;
     entry.ended = None;
     let span = tracing::info_span!(
         "attempt",

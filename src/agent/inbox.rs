@@ -47,6 +47,18 @@ pub enum Message {
         /// What it found.
         outcome: super::monitoring::Outcome,
     },
+    /// Something that a former holder sent landed after the sweep.
+    Strays {
+        /// Of which unit.
+        name: Name,
+    },
+    /// A pass of garbage collection ended.
+    Collected {
+        /// For the next one.
+        memory: super::collect::Memory,
+        /// When that is due.
+        again: std::time::Duration,
+    },
 }
 
 /// What brought an object.

@@ -6,10 +6,15 @@
 
 pub mod args;
 mod attempt;
+mod census;
+mod collect;
 mod context;
 mod dependencies;
+mod evidence;
 mod execute;
+mod history;
 mod inbox;
+mod mass;
 mod monitoring;
 mod notes;
 mod plan;

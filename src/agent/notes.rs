@@ -59,6 +59,9 @@ pub(super) fn tell(ctx: &Context, name: &str, object: Option<&BundleDeployment>,
                 unit = name,
                 "versions of the management cluster went backwards: everything is listed anew"
             );
+            let note = "the management cluster's versions went backwards (restored from a backup?); everything is \
+                        listed anew, and what was deployed after the backup is told by each bundle's conditions";
+            publish(ctx, None, EventType::Warning, reason::UPSTREAM_RESTORED, note.to_owned());
         }
     }
 }

@@ -6,7 +6,12 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{attempt::kinds_of, context::Context, notes, surroundings};
+use super::{
+    attempt::kinds_of,
+    context::Context,
+    mass::{self, HoldError},
+    notes, surroundings,
+};
 use crate::{
     api::{self, BundleDeployment, ReleaseId},
     downstream::{
@@ -16,7 +21,7 @@ use crate::{
         removal::RemovalError,
         uninstall::{self, UninstallError},
     },
-    protocol::{Nonce, Removal, SessionId, Uid},
+    protocol::{Gate, Nonce, Removal, SessionId, Uid},
     render::{self, RenderError},
     telemetry::events::{EventType, reason},
     upstream::{self, UpstreamError},
@@ -24,7 +29,11 @@ use crate::{
 
 /// Why a release was not removed.
 #[derive(Debug, thiserror::Error)]
-enum RemoveError {
+pub(super) enum RemoveError {
+    #[error("it is held")]
+    Held(#[source] HoldError),
+    #[error("a deployment began meanwhile")]
+    Overtaken,
     #[error("cannot make sure that the BundleDeployment is gone")]
     Upstream(#[source] UpstreamError),
     #[error("the BundleDeployment is still there")]
@@ -79,20 +88,96 @@ async fn try_remove(
     dead_guard: Option<SessionId>,
 ) -> Result<bool, RemoveError> {
     let (namespace, release) = place(name, object);
-    // A deletion event alone is no order: behind a removed CRD they come, too.
-    if let Some(live) = ctx.upstream.read(name).await.map_err(RemoveError::Upstream)? {
-        if live.metadata.uid.as_deref() == Some(uid.0.as_str()) {
-            return Err(RemoveError::StillThere);
-        }
-        let options = live.options();
-        if (api::release_namespace(&options), api::release_name(name, &options).as_str())
-            == (namespace.as_str(), release.as_str())
-        {
-            return Ok(false); // re-created: what stands is the new one's to deploy over
+    let order = Order { name, uid, namespace: &namespace, release: &release, why: Why::Deleted };
+    carry_out(ctx, &order, dead_guard).await
+}
+
+/// A release to be removed.
+pub(super) struct Order<'a> {
+    /// Its bundle: the BundleDeployment's name.
+    pub name: &'a str,
+    /// The BundleDeployment whose objects they are; empty when no stamp tells.
+    pub uid: &'a Uid,
+    /// The release's namespace.
+    pub namespace: &'a str,
+    /// The release's name.
+    pub release: &'a str,
+    /// By which right.
+    pub why: Why,
+}
+
+/// Why a release is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// The deletion of its BundleDeployment was seen.
+    Deleted,
+    /// It has had no BundleDeployment for longer than the grace period.
+    Orphaned,
+    /// Its BundleDeployment is deployed elsewhere by now.
+    Moved,
+}
+
+impl Why {
+    /// Whether the live BundleDeployment of that name still allows it.
+    fn stands(self, order: &Order<'_>, live: Option<&BundleDeployment>) -> Result<bool, RemoveError> {
+        let Some(live) = live else { return Ok(self != Self::Moved) };
+        match self {
+            Self::Deleted if live.metadata.uid.as_deref() == Some(order.uid.0.as_str()) => {
+                Err(RemoveError::StillThere)
+            }
+            // Re-created: what stands at its place is the new one's to deploy over.
+            Self::Deleted => {
+                Ok(expected_place(order.name, live) != (order.namespace.into(), order.release.into()))
+            }
+            Self::Orphaned => Ok(false),
+            Self::Moved => Ok(has_moved(order.name, live, (order.namespace, order.release))),
         }
     }
-    let history = ctx.downstream.store.history(&namespace, &release).await.map_err(RemoveError::Release)?;
+}
+
+/// Where a BundleDeployment wants its release.
+pub(super) fn expected_place(name: &str, object: &BundleDeployment) -> (String, String) {
+    let options = object.options();
+    (api::release_namespace(&options).to_owned(), api::release_name(name, &options))
+}
+
+/// Whether a BundleDeployment is deployed, and not at this place any more: what is left there may go. Not while it is
+/// paused, and not before the new release is there.
+pub(super) fn has_moved(name: &str, live: &BundleDeployment, place: (&str, &str)) -> bool {
+    let (namespace, release) = expected_place(name, live);
+    let Some(status) = &live.status else { return false };
+    let stands_there = status
+        .release
+        .parse::<ReleaseId>()
+        .is_ok_and(|standing| standing.namespace == namespace && standing.name == release);
+    let state = upstream::snapshot(live, false);
+    (namespace.as_str(), release.as_str()) != place
+        && stands_there
+        && !state.outdated
+        && !state.slot.is_open()
+        && state.gate == Gate::Open
+}
+
+/// Guards a release and removes it; false when there is nothing to remove, or no right any more.
+pub(super) async fn carry_out(
+    ctx: &Arc<Context>,
+    order: &Order<'_>,
+    dead_guard: Option<SessionId>,
+) -> Result<bool, RemoveError> {
+    let (name, uid) = (order.name, order.uid);
+    let allowed = mass::allow_removal(ctx, name, uid).await;
+    let history =
+        ctx.downstream.store.history(order.namespace, order.release).await.map_err(RemoveError::Release)?;
+    // A deletion event alone is no order: behind a removed CRD they come, too. Read after the history, so that
+    // whoever deploys from here on meets the guard, or is met by it.
+    let live = ctx.upstream.read(name).await.map_err(RemoveError::Upstream)?;
+    if !order.why.stands(order, live.as_ref())? {
+        mass::settle_removal(ctx, uid);
+        return Ok(false);
+    }
+    allowed.map_err(RemoveError::Held)?;
     let nonce = Nonce(format!("{:016x}", surroundings::entropy()));
+    let newest = history.last().map(|record| record.revision);
     let foreign_still = history.last().is_some_and(|record| {
         record.guard().is_none()
             && record.stamp().is_none()
@@ -102,8 +187,8 @@ async fn try_remove(
             )
     });
     let removal = uninstall::Removal {
-        namespace: &namespace,
-        name: &release,
+        namespace: order.namespace,
+        name: order.release,
         bundle: name,
         uid,
         guard: Guard { session: ctx.session_id.clone(), nonce },
@@ -114,6 +199,11 @@ async fn try_remove(
     else {
         return Ok(false);
     };
+    let again =
+        ctx.downstream.store.history(order.namespace, order.release).await.map_err(RemoveError::Release)?;
+    if again.last().map(|record| record.revision) != newest {
+        return Err(RemoveError::Overtaken);
+    }
     let mut objects = Vec::new();
     for manifest in guarded.manifests() {
         objects.extend(render::parse_manifest(&ctx.engine, manifest).await.map_err(RemoveError::Manifest)?);
@@ -125,7 +215,8 @@ async fn try_remove(
     let keeps = guarded.keeps_objects();
     let never = CancellationToken::new();
     guarded.remove(&ctx.downstream, &objects, &never).await.map_err(RemoveError::Uninstall)?;
-    if !keeps {
+    // Of one that moved, the same label and uid are on what it has now.
+    if !keeps && order.why != Why::Moved && !uid.0.is_empty() {
         let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
         sweep(ctx, &kinds, &hash, uid, &never).await?;
         sweep_later(ctx.clone(), name.to_owned(), kinds, hash, uid.clone());
@@ -145,13 +236,7 @@ fn takes_over(
 
 fn place(name: &str, object: &BundleDeployment) -> (String, String) {
     let known = object.status.as_ref().and_then(|status| status.release.parse::<ReleaseId>().ok());
-    match known {
-        Some(release) => (release.namespace, release.name),
-        None => {
-            let options = object.options();
-            (api::release_namespace(&options).to_owned(), api::release_name(name, &options))
-        }
-    }
+    known.map_or_else(|| expected_place(name, object), |release| (release.namespace, release.name))
 }
 
 async fn sweep(
@@ -173,4 +258,60 @@ fn sweep_later(ctx: Arc<Context>, name: String, kinds: Vec<Arc<Kind>>, hash: Str
             warn!(unit = name, cause = upstream::chain(&error), "cannot look for objects that landed late");
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn bd(change: impl FnOnce(&mut Value)) -> BundleDeployment {
+        let mut object = json!({
+            "apiVersion": "fleet.cattle.io/v1alpha1", "kind": "BundleDeployment",
+            "metadata": {"name": "web", "namespace": "c", "uid": "u", "resourceVersion": "7"},
+            "spec": {"deploymentID": "s-1:a", "options": {"defaultNamespace": "there"}},
+            "status": {"appliedDeploymentID": "s-1:a", "release": "there/web:1"},
+        });
+        change(&mut object);
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn an_old_place_is_left_only_for_a_new_one_that_is_deployed_and_not_paused() {
+        let moved = |change: fn(&mut Value)| has_moved("web", &bd(change), ("here", "web"));
+        assert!(moved(|_| {}));
+        assert!(!has_moved("web", &bd(|_| {}), ("there", "web")), "it is where it should be");
+        assert!(!moved(|bd| bd["spec"]["paused"] = json!(true)));
+        assert!(!moved(|bd| bd["spec"]["deploymentID"] = json!("s-2:a")), "not deployed yet");
+        assert!(
+            !moved(|bd| bd["status"]["release"] = json!("here/web:4")),
+            "it still stands at the old place"
+        );
+        assert!(!moved(|bd| bd["status"]["release"] = json!("")), "the new one failed");
+        assert!(!moved(|bd| bd["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")));
+        assert!(!moved(|bd| {
+            let claim = json!({"type": "InProgress", "status": "True", "reason": "Claimed", "message": "?"});
+            bd["status"]["conditions"] = json!([claim]);
+        }));
+    }
+
+    #[test]
+    fn a_bundledeployment_that_is_there_takes_the_right_away() {
+        let (uid, other) = (Uid("u".into()), Uid("old".into()));
+        let order = |why, uid, namespace| Order { name: "web", uid, namespace, release: "web", why };
+        let live = bd(|_| {});
+        let stands = |order: Order<'_>, live: Option<&BundleDeployment>| order.why.stands(&order, live);
+        // It was deleted and is not: its event was one of a cache that lags.
+        let error = stands(order(Why::Deleted, &uid, "there"), Some(&live)).unwrap_err();
+        assert!(matches!(error, RemoveError::StillThere));
+        // Made anew at the same place, and at another.
+        assert!(!stands(order(Why::Deleted, &other, "there"), Some(&live)).unwrap());
+        assert!(stands(order(Why::Deleted, &other, "here"), Some(&live)).unwrap());
+        assert!(!stands(order(Why::Orphaned, &other, "here"), Some(&live)).unwrap());
+        assert!(stands(order(Why::Moved, &uid, "here"), Some(&live)).unwrap());
+        for (why, right) in [(Why::Deleted, true), (Why::Orphaned, true), (Why::Moved, false)] {
+            assert_eq!(stands(order(why, &uid, "here"), None).unwrap(), right, "{why:?}");
+        }
+    }
 }

@@ -16,8 +16,11 @@ use tracing::{debug, info, warn};
 
 use super::{
     attempt::Ended,
+    census::{self, Census},
+    collect::{self, Collector},
     context::Context,
     inbox::{Message, Name, Outbox, Source},
+    mass,
     monitoring::Monitored,
     shutdown::Phase,
     surroundings,
@@ -26,10 +29,11 @@ use crate::{
     api::{self, BundleDeployment},
     downstream::session::SessionEvent,
     protocol::{
-        Effect, Env, Gate, HealthyClock, Input, Nonce, SessionId, SessionSeen, Sessions, Snapshot, Time,
-        Unit, Work, step,
+        self, Effect, Env, Gate, HealthyClock, Input, Nonce, Outcome, SessionId, SessionSeen, Sessions,
+        Snapshot, Time, Unit, Work, step,
     },
-    upstream::{self, snapshot},
+    telemetry::metrics::UnitState,
+    upstream::{self, Healed, snapshot},
 };
 
 /// One unit and what belongs to its work here.
@@ -55,6 +59,11 @@ pub(super) struct Entry {
     pub asked: Time,
     /// Continuous duty.
     pub monitored: Monitored,
+    /// The next deployment sweeps, as after a takeover; `sweeping`: the one that runs does.
+    pub sweep: bool,
+    pub sweeping: bool,
+    /// Where the census has it.
+    counted: Option<UnitState>,
 }
 
 /// All units of this replica.
@@ -78,6 +87,10 @@ pub struct Replica {
     states_changed: bool,
     draining: bool,
     relist: bool,
+    /// The protocol's settings for units that went missing together with many others.
+    patient: protocol::Config,
+    census: Census,
+    collector: Collector,
 }
 
 impl Replica {
@@ -101,6 +114,9 @@ impl Replica {
             states_changed: false,
             draining: false,
             relist: false,
+            patient: protocol::Config { absence_grace: ctx.mass_grace, ..ctx.protocol.clone() },
+            census: Census::default(),
+            collector: Collector::default(),
             ctx,
         }
     }
@@ -112,14 +128,16 @@ impl Replica {
         mut phase: tokio::sync::watch::Receiver<Phase>,
     ) {
         let ctx = self.ctx.clone();
-        let open = || Box::pin(upstream::watch(ctx.upstream.client(), Some(ctx.upstream.namespace())));
-        let mut bundle_deployments = open();
+        let (client, namespace) = (ctx.upstream.client(), ctx.upstream.namespace().to_owned());
+        let open = move || upstream::watch(client.clone(), Some(&namespace)).boxed();
+        let mut bundle_deployments = Healed::new(open, surroundings::jittered);
         let mut sessions = Box::pin(sessions);
         let mut renewals = ctx.session.renewals();
         let mut changes = ctx.live.subscribe();
         loop {
             let timer = self.timers.peek().map(|Reverse((time, _))| ctx.clock.moment(*time));
             let quiet = self.next_quiet().map(|time| ctx.clock.moment(time));
+            let collection = self.collector.next.map(|time| ctx.clock.moment(time));
             tokio::select! {
                 biased;
                 Ok(()) = phase.changed() => {
@@ -133,9 +151,10 @@ impl Replica {
                 Some(message) = self.inbox.recv() => self.take(message),
                 Some(event) = sessions.next() => self.on_session(event),
                 hashes = changes.next() => self.on_live_changes(hashes),
-                Some(event) = bundle_deployments.next() => self.on_event(event),
+                event = bundle_deployments.next() => self.on_event(event),
                 () = sleep_until(timer) => self.on_timer(),
                 () = sleep_until(quiet) => {}
+                () = sleep_until(collection) => self.collect(),
             }
             self.notice_who_lives();
             if std::mem::take(&mut self.states_changed) {
@@ -143,7 +162,7 @@ impl Replica {
             }
             self.serve_queue();
             if std::mem::take(&mut self.relist) {
-                bundle_deployments = open();
+                bundle_deployments.reopen();
             }
             if self.draining && self.is_quiet() {
                 return;
@@ -194,6 +213,9 @@ impl Replica {
                     outcome: ended.outcome.clone(),
                     release: ended.release.clone(),
                 };
+                if std::mem::take(&mut entry.sweeping) && ended.outcome != Outcome::Deployed {
+                    entry.sweep = true;
+                }
                 if ended.plan.is_some() {
                     entry.monitored.plan.clone_from(&ended.plan);
                 }
@@ -201,6 +223,15 @@ impl Replica {
                 self.feed(&name, input);
             }
             Message::Monitored { name, outcome } => self.on_monitored(&name, outcome),
+            Message::Strays { name } => {
+                if let Some(entry) = self.units.get_mut(&name) {
+                    entry.sweep = true;
+                    self.feed(&name, Input::Redeploy);
+                }
+            }
+            Message::Collected { memory, again } => {
+                self.collector.ended(memory, self.ctx.clock.now(), again);
+            }
         }
     }
 
@@ -219,9 +250,14 @@ impl Replica {
             }
             upstream::Event::Listed(all) => {
                 self.ctx.health.set("watch", Ok(()));
+                self.collector.listed(self.ctx.clock.now());
                 let listed: HashSet<&str> = all.iter().map(|(_, name)| name.as_str()).collect();
-                let missing: Vec<Name> =
-                    self.units.keys().filter(|name| !listed.contains(&***name)).cloned().collect();
+                let known = self.units.iter().filter(|(_, entry)| entry.unit.latest.is_some());
+                let (known, names) = (known.clone().count(), known.map(|(name, _)| name));
+                let missing: Vec<Name> = names.filter(|name| !listed.contains(&***name)).cloned().collect();
+                if mass::is_mass(missing.len(), known) {
+                    mass::hold_units(&self.ctx, &missing, known);
+                }
                 for name in missing {
                     self.feed(&name, Input::Vanished);
                 }
@@ -320,6 +356,16 @@ impl Replica {
         self.feed_where(|unit| !unit.is_busy(), Input::Tick);
     }
 
+    /// A pass of garbage collection is due; one replica has that duty.
+    fn collect(&mut self) {
+        let healthy = self.healthy.at(self.ctx.clock.now());
+        let duty = collect::DUTY.into();
+        let mine = !self.draining && self.sessions.is_assigned(&self.ctx.session_id, &duty, healthy);
+        let units = self.units.iter().filter_map(|(name, entry)| Some((name, entry.object.as_deref()?)));
+        let expected = if mine { collect::expected(units) } else { HashSet::new() };
+        self.collector.start(&self.ctx, &self.outbox, mine, expected);
+    }
+
     fn feed_where(&mut self, which: impl Fn(&Unit) -> bool, input: Input) {
         let names: Vec<Name> =
             self.units.iter().filter(|(_, entry)| which(&entry.unit)).map(|(name, _)| name.clone()).collect();
@@ -383,7 +429,7 @@ impl Replica {
             free_slots: self.free_slots(),
             draining: self.draining,
             entropy: surroundings::entropy(),
-            config: &self.ctx.protocol,
+            config: if self.ctx.holds.has(name) { &self.patient } else { &self.ctx.protocol },
         };
         let Some(entry) = self.units.get_mut(name) else { return };
         let held = entry.unit.holds_slot();
@@ -395,8 +441,11 @@ impl Replica {
             let state = api::state::state(&object);
             self.states_changed |= entry.state.replace(state) != Some(state);
             entry.object = Some(Arc::new(object));
+            mass::settle_unit(&self.ctx, name);
         }
         let holds = entry.unit.holds_slot();
+        let stood = std::mem::replace(&mut entry.counted, census::state(&entry.unit));
+        self.census.moved(&self.ctx.metrics, stood, entry.counted);
         if held != holds {
             self.held_slots = if holds { self.held_slots + 1 } else { self.held_slots - 1 };
             let free = self.free_slots();
@@ -448,8 +497,10 @@ impl Replica {
         if let Some(entry) = self.units.remove(name) {
             let hash = api::names::object_hash(&api::names::set_id(name, &self.ctx.scope));
             self.by_hash.remove(hash.as_str());
+            self.census.moved(&self.ctx.metrics, entry.counted, None);
             debug_assert!(!entry.unit.holds_slot(), "a unit is forgotten while it holds a slot");
         }
+        mass::settle_unit(&self.ctx, name);
         self.dependents.remove(name);
     }
 }

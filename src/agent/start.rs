@@ -166,6 +166,9 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
             absence_grace: args.absence_grace,
             ..protocol::Config::default()
         },
+        mass_grace: args.mass_absence_grace,
+        holds: super::mass::Holds::default(),
+        history: super::history::History::default(),
         agent_namespace: args.namespace.clone(),
         scope: args.scope.clone(),
         slots: args.workers,

@@ -9,7 +9,13 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use thiserror::Error;
 
-use super::{apply::ApplyVerb, delete::DeleteVerb, get::GetVerb};
+use super::{
+    apply::ApplyVerb,
+    claims::{QuarantineVerb, ReleaseVerb, RetryVerb},
+    delete::DeleteVerb,
+    get::GetVerb,
+    reset::ResetVerb,
+};
 use crate::{agent::args::AgentArgs, api::duration, controller::args::ControllerArgs};
 
 /// Worker slots where nothing is set: what Fleet's chart sets.
@@ -41,6 +47,14 @@ pub enum Verb {
     Delete(DeleteVerb),
     /// Show bundles and who works on them.
     Get(GetVerb),
+    /// Try bundles again now that back off, are in quarantine, or wait for a change.
+    Retry(RetryVerb),
+    /// Take claims away, with their counts.
+    Release(ReleaseVerb),
+    /// Leave bundles alone until they change, or for an hour.
+    Quarantine(QuarantineVerb),
+    /// Set stamps back that a restored management cluster cannot reach.
+    Reset(ResetVerb),
     /// Print the custom resource definitions.
     Crds,
     /// Print the version.
@@ -200,6 +214,9 @@ pub struct AgentVerb {
     /// How long a bundle must be absent, without having been seen deleted, before it is uninstalled.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "5m")]
     pub absence_grace: Duration,
+    /// The same when many are absent at once: an upstream that was restored, or a kind that was removed.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "1h")]
+    pub mass_absence_grace: Duration,
     /// Time to finish or hand over after SIGTERM.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "25s")]
     pub shutdown_grace: Duration,
@@ -249,6 +266,7 @@ impl AgentVerb {
             session_renew: self.session_renew,
             steal_delay: self.steal_delay,
             absence_grace: self.absence_grace,
+            mass_absence_grace: self.mass_absence_grace,
             shutdown_grace: self.shutdown_grace,
             pod_name: set(env, "POD_NAME").or_else(|| set(env, "HOSTNAME")),
             pod_uid: set(env, "POD_UID"),

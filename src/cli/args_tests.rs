@@ -63,6 +63,7 @@ fn defaults_are_fleets_and_the_designs() {
             session_renew: secs(5),
             steal_delay: Duration::from_millis(250),
             absence_grace: secs(300),
+            mass_absence_grace: secs(3600),
             shutdown_grace: secs(25),
             pod_name: None,
             pod_uid: None,

@@ -7,6 +7,8 @@ mod age;
 mod agent;
 pub mod apply;
 pub mod args;
+mod claim_edit;
+pub mod claims;
 pub mod cluster;
 mod controller;
 mod crds;
@@ -18,6 +20,7 @@ pub mod get;
 mod glob;
 pub mod output;
 pub mod plan;
+pub mod reset;
 #[cfg(test)]
 mod scripted;
 pub mod source;
@@ -61,12 +64,31 @@ fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Apply(verb) => short(apply::run(&verb, out, &warn)),
         Verb::Delete(verb) => short(delete::run(&verb, out, &warn)),
         Verb::Get(verb) => short(get::run(&verb, out, &warn, now())),
+        Verb::Retry(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
+        Verb::Release(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
+        Verb::Quarantine(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
+        Verb::Reset(verb) => short(reset::run(&verb, out, &warn, &mut entropy, now())),
         Verb::Crds => crds::run(out),
         Verb::Version => version::run(out),
     }
 }
 
-/// The wall clock, for ages.
+fn edit(
+    chosen: &claims::Chosen,
+    edit: &claim_edit::Edit,
+    out: &mut dyn Write,
+    warn: &dyn Fn(&str),
+) -> Result<(), CliError> {
+    let now = now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+    short(claims::run(chosen, edit, out, warn, &mut entropy, &now))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the edge where randomness comes in")]
+fn entropy() -> u64 {
+    rand::random()
+}
+
+/// The wall clock, for people.
 #[expect(clippy::disallowed_methods, reason = "the edge where time comes in")]
 fn now() -> chrono::DateTime<chrono::Utc> {
     chrono::Utc::now()

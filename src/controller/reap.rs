@@ -24,12 +24,14 @@ use crate::{
     telemetry::{
         Metrics,
         events::{EventType, Events, reason},
-        metrics::UpstreamWrite,
+        metrics::{FleetClaim, UpstreamWrite},
         probes::Health,
     },
-    upstream::{self, Event, fields, snapshot},
+    upstream::{self, Event, Healed, fields, snapshot},
 };
 
+/// Objects a list request asks for: a fleet's statuses are large, and only their claims are kept.
+const PAGE: u32 = 100;
 /// How long to wait before a claim is looked at again that could not be.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -72,11 +74,13 @@ impl Reaper {
 
     /// Runs for ever.
     pub async fn run(mut self, namespace: Option<&str>) {
-        let mut events = Box::pin(upstream::watch(self.client.clone(), namespace));
+        let (client, namespace) = (self.client.clone(), namespace.map(str::to_owned));
+        let open = move || upstream::watch_in_pages(client.clone(), namespace.as_deref(), PAGE).boxed();
+        let mut events = Healed::new(open, jittered);
         loop {
             let wait = self.claims.next_due().map(|due| due.saturating_sub(self.healthy()));
             tokio::select! {
-                Some(event) = events.next() => self.take(event),
+                event = events.next() => self.take(event),
                 () = sleep(wait) => self.reap().await,
             }
         }
@@ -116,7 +120,9 @@ impl Reaper {
                 self.health.set("watch", Err(cause));
             }
         }
-        self.metrics.set_open_claims(self.claims.open());
+        for sort in FleetClaim::ALL {
+            self.metrics.set_fleet_claims(*sort, self.claims.count(*sort));
+        }
     }
 
     async fn reap(&mut self) {
@@ -208,6 +214,12 @@ fn key(object: &BundleDeployment) -> Key {
 #[expect(clippy::disallowed_methods, reason = "the edge where time comes in")]
 fn stamp() -> String {
     chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
+}
+
+/// Several controllers that started together list at different times.
+#[expect(clippy::disallowed_methods, reason = "the edge where randomness comes in")]
+fn jittered(wait: Duration) -> Duration {
+    wait.mul_f64(1.0 + rand::random::<f64>() / 4.0)
 }
 
 async fn sleep(wait: Option<Duration>) {

@@ -3,9 +3,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::protocol::{
-    ClaimSlot, Epoch, Time,
-    reaper::{self, Limits, Verdict, Watched},
+use crate::{
+    protocol::{
+        ClaimSlot, ClaimState, Epoch, Time,
+        reaper::{self, Limits, Verdict, Watched},
+    },
+    telemetry::metrics::FleetClaim,
 };
 
 /// Namespace and name of a BundleDeployment.
@@ -39,8 +42,15 @@ impl Progress {
 /// All claims under observation. Objects without one cost nothing.
 #[derive(Debug, Default)]
 pub struct Claims {
-    claims: HashMap<Key, Watched>,
+    claims: HashMap<Key, Entry>,
     due: BTreeSet<(Time, Key)>,
+    counts: HashMap<FleetClaim, usize>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    watched: Watched,
+    due: Option<Time>,
 }
 
 impl Claims {
@@ -58,23 +68,34 @@ impl Claims {
 
     fn keep(&mut self, key: Key, watched: Option<Watched>, limits: &Limits, healthy: Time) {
         let Some(watched) = watched else { return };
-        if let Some(time) = due(&watched, limits, healthy) {
+        let due = due(&watched, limits, healthy);
+        if let Some(time) = due {
             self.due.insert((time, key.clone()));
         }
-        self.claims.insert(key, watched);
+        if let Some(sort) = sort(&watched.slot) {
+            *self.counts.entry(sort).or_default() += 1;
+        }
+        self.claims.insert(key, Entry { watched, due });
     }
 
     /// An object is gone, or its claim.
     pub fn forget(&mut self, key: &Key) -> Option<Watched> {
-        let watched = self.claims.remove(key)?;
-        self.due.retain(|(_, other)| other != key);
+        let Entry { watched, due } = self.claims.remove(key)?;
+        if let Some(time) = due {
+            self.due.remove(&(time, key.clone()));
+        }
+        if let Some(count) = sort(&watched.slot).and_then(|sort| self.counts.get_mut(&sort)) {
+            *count = count.saturating_sub(1);
+        }
         Some(watched)
     }
 
     /// Only these objects exist.
     pub fn retain(&mut self, listed: &std::collections::HashSet<Key>) {
-        self.claims.retain(|key, _| listed.contains(key));
-        self.due.retain(|(_, key)| listed.contains(key));
+        let gone: Vec<Key> = self.claims.keys().filter(|key| !listed.contains(*key)).cloned().collect();
+        for key in gone {
+            self.forget(&key);
+        }
     }
 
     /// When the first one is due.
@@ -89,10 +110,10 @@ impl Claims {
             && *time <= healthy
         {
             let Some((_, key)) = self.due.pop_first() else { break };
-            if let Some(watched) = self.claims.get(&key)
-                && !matches!(reaper::judge(watched, limits, healthy), Verdict::Leave(_))
-            {
-                taken.push((key, watched.clone()));
+            let Some(entry) = self.claims.get_mut(&key) else { continue };
+            entry.due = None;
+            if !matches!(reaper::judge(&entry.watched, limits, healthy), Verdict::Leave(_)) {
+                taken.push((key, entry.watched.clone()));
             }
         }
         taken
@@ -100,15 +121,30 @@ impl Claims {
 
     /// Looks at it again later: the server could not be asked.
     pub fn retry(&mut self, key: Key, at: Time) {
-        if self.claims.contains_key(&key) {
-            self.due.insert((at, key));
+        let Some(entry) = self.claims.get_mut(&key) else { return };
+        if let Some(time) = entry.due.replace(at) {
+            self.due.remove(&(time, key.clone()));
         }
+        self.due.insert((at, key));
     }
 
-    /// How many claims are open, for the metric.
-    pub fn open(&self) -> usize {
-        self.claims.values().filter(|watched| watched.slot.is_open()).count()
+    /// How many there are of a sort, for the metric.
+    pub fn count(&self, sort: FleetClaim) -> usize {
+        self.counts.get(&sort).copied().unwrap_or(0)
     }
+}
+
+fn sort(slot: &ClaimSlot) -> Option<FleetClaim> {
+    Some(match slot {
+        ClaimSlot::Empty => return None,
+        ClaimSlot::Unreadable { .. } => FleetClaim::Unreadable,
+        ClaimSlot::Claim(claim) => match claim.state {
+            ClaimState::Claimed | ClaimState::Waiting => FleetClaim::Open,
+            ClaimState::BackingOff => FleetClaim::BackingOff,
+            ClaimState::Expired => FleetClaim::Expired,
+            ClaimState::Quarantined => FleetClaim::Quarantined,
+        },
+    })
 }
 
 fn due(watched: &Watched, limits: &Limits, healthy: Time) -> Option<Time> {
@@ -158,13 +194,13 @@ mod tests {
         let mut claims = Claims::default();
         claims.see(key(), "5".into(), slot("n"), &limits(), at(0));
         claims.see(key(), "6".into(), slot("n"), &limits(), at(50));
-        assert_eq!((claims.next_due(), claims.open()), (Some(at(130)), 1));
+        assert_eq!((claims.next_due(), claims.count(FleetClaim::Open)), (Some(at(130)), 1));
         assert!(claims.take_due(&limits(), at(129)).is_empty());
         assert_eq!(claims.take_due(&limits(), at(130))[0].1.version, "6".into());
         assert!(claims.take_due(&limits(), at(131)).is_empty());
         claims.retry(key(), at(135));
         claims.see(key(), "7".into(), ClaimSlot::Empty, &limits(), at(132));
-        assert_eq!((claims.next_due(), claims.open()), (None, 0));
+        assert_eq!((claims.next_due(), claims.count(FleetClaim::Open)), (None, 0));
     }
 
     #[test]
@@ -177,5 +213,26 @@ mod tests {
         assert_eq!(claims.next_due(), Some(at(230)));
         claims.retain(&std::collections::HashSet::new());
         assert_eq!(claims.next_due(), None);
+    }
+
+    #[test]
+    fn claims_are_counted_by_what_they_say() {
+        let mut claims = Claims::default();
+        let resting = |reason: &str| {
+            let message = "v1 holder=a session=s nonce=n attempt=3 lost=3 by= budget=100 deployment=d";
+            ClaimSlot::parse("False", reason, message)
+        };
+        let other = ("ns".to_owned(), "other".to_owned());
+        claims.see(key(), "5".into(), resting("Quarantined"), &limits(), at(0));
+        claims.see(other.clone(), "5".into(), resting("Expired"), &limits(), at(0));
+        let counts =
+            |claims: &Claims| FleetClaim::ALL.iter().map(|sort| claims.count(*sort)).collect::<Vec<_>>();
+        assert_eq!(counts(&claims), [0, 0, 1, 1, 0]);
+        claims.see(key(), "6".into(), ClaimSlot::Unreadable { text: "?".into() }, &limits(), at(1));
+        assert_eq!(counts(&claims), [0, 0, 1, 0, 1]);
+        claims.retain(&std::collections::HashSet::from([key()]));
+        assert_eq!(counts(&claims), [0, 0, 0, 0, 1]);
+        claims.forget(&key());
+        assert_eq!(counts(&claims), [0; 5]);
     }
 }

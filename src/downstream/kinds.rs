@@ -130,6 +130,16 @@ impl KindCache {
             .cloned()
     }
 
+    /// Every kind that is known, each in one of its versions, in a fixed order.
+    pub fn all(&self) -> Vec<Arc<Kind>> {
+        let table = self.inner.table.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = table.kinds.values().flat_map(HashMap::values).cloned().collect();
+        let key = |kind: &Arc<Kind>| (kind.resource.group.clone(), kind.resource.kind.clone());
+        all.sort_by_key(|kind| (key(kind), kind.resource.version.clone()));
+        all.dedup_by_key(|kind| key(kind));
+        all
+    }
+
     /// Whether an unknown kind of this group means nothing: the aggregated API that serves it cannot be asked.
     pub fn is_silent(&self, group: &str) -> bool {
         self.inner.table.read().unwrap_or_else(PoisonError::into_inner).silent.contains(group)

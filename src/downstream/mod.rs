@@ -12,6 +12,7 @@ pub mod objects;
 pub mod prune;
 pub mod release;
 pub mod removal;
+pub mod restamp;
 pub mod server;
 pub mod session;
 pub mod uninstall;

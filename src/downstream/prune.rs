@@ -14,7 +14,11 @@ use super::{
     removal::{Fate, Judge, RemovalError, Removed, Right, remove_listed, remove_one},
     server::{LiveMeta, push_segment},
 };
-use crate::{api::keys, protocol::Uid, render::Object};
+use crate::{
+    api::keys,
+    protocol::{Stamp, Uid},
+    render::Object,
+};
 
 /// Deletes the objects of earlier revisions that the new one does not have.
 ///
@@ -50,6 +54,29 @@ pub async fn strays(
     sweep(ctx, Right::Claim(fence), kinds, hash, keep, &is_stray).await
 }
 
+/// Whether there are strays, without touching them: the look that is taken once more when every request of the holder
+/// before must have ended. `stamp` is the claim's that swept first.
+pub async fn has_strays(
+    ctx: &Downstream,
+    stamp: &Stamp,
+    kinds: &[Arc<Kind>],
+    hash: &str,
+    keep: &HashSet<Identity>,
+) -> Result<bool, RemovalError> {
+    let is_stray = |live: &LiveMeta| {
+        let older = |found: Stamp| found.uid == stamp.uid && found.epoch < stamp.epoch;
+        live.stamp().is_some_and(older) && !live.is_kept() && live.deletion_timestamp.is_none()
+    };
+    for kind in kinds {
+        let found = labelled(ctx, kind, hash).await?;
+        let unknown = |live: &LiveMeta| !keep.contains(&identity(kind, live));
+        if found.iter().any(|live| is_stray(live) && unknown(live)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Deletes strays after a removal: objects with the unit's hash label and a stamp of the removed uid. To be done once
 /// when the release is removed, and once more when a frozen replica's last request must have ended.
 pub async fn orphans(
@@ -79,24 +106,9 @@ async fn sweep(
     };
     let mut removed = Vec::new();
     for kind in kinds {
-        let mut path = kind.collection("");
-        path.push_str("?labelSelector=");
-        push_segment(&mut path, keys::HASH_LABEL);
-        path.push_str("%3D");
-        push_segment(&mut path, hash);
-        let found = match ctx.server.metadata_list(&path).await {
-            Ok(found) => found,
-            // The kind went away, and its objects with it.
-            Err(error) if error.is_not_found() => continue,
-            Err(source) => return Err(RemovalError::Refused { object: kind.to_string(), source }),
-        };
+        let found = labelled(ctx, kind, hash).await?;
         for live in found.iter().filter(|live| judge(live).is_none()) {
-            let object = Identity {
-                group: kind.resource.group.clone(),
-                kind: kind.resource.kind.clone(),
-                namespace: live.namespace.clone(),
-                name: live.name.clone(),
-            };
+            let object = identity(kind, live);
             if keep.contains(&object) {
                 continue;
             }
@@ -106,6 +118,30 @@ async fn sweep(
         }
     }
     Ok(removed)
+}
+
+/// The objects of a kind that carry a unit's hash label, in all namespaces.
+async fn labelled(ctx: &Downstream, kind: &Arc<Kind>, hash: &str) -> Result<Vec<LiveMeta>, RemovalError> {
+    let mut path = kind.collection("");
+    path.push_str("?labelSelector=");
+    push_segment(&mut path, keys::HASH_LABEL);
+    path.push_str("%3D");
+    push_segment(&mut path, hash);
+    match ctx.server.metadata_list(&path).await {
+        Ok(found) => Ok(found),
+        // The kind went away, and its objects with it.
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        Err(source) => Err(RemovalError::Refused { object: kind.to_string(), source }),
+    }
+}
+
+fn identity(kind: &Kind, live: &LiveMeta) -> Identity {
+    Identity {
+        group: kind.resource.group.clone(),
+        kind: kind.resource.kind.clone(),
+        namespace: live.namespace.clone(),
+        name: live.name.clone(),
+    }
 }
 
 #[cfg(test)]
@@ -220,5 +256,20 @@ mod tests {
         let removed = strays(&ctx, &fence("u/20"), &kinds, "h", &HashSet::new()).await.unwrap();
         assert_eq!(removed.len(), 1);
         script.finished().await;
+    }
+
+    #[tokio::test]
+    async fn the_second_look_finds_a_late_create_and_deletes_nothing() {
+        let path = "/api/v1/configmaps?labelSelector=objectset.rio.cattle.io%2Fhash%3Dh";
+        let stamp = Stamp::parse("u/20").unwrap();
+        for (stamps, found) in [(&["u/20", "other/1"][..], false), (&["u/20", "u/10"], true), (&[], false)] {
+            let items: Vec<Value> = stamps.iter().map(|stamp| live(stamp)).collect();
+            let (server, script) = scripted(vec![Exchange::get(path).answers(json!({"items": items}))]);
+            let ctx = context(server);
+            let kinds = [ctx.kinds.known("v1", "ConfigMap").unwrap()];
+            let looked = has_strays(&ctx, &stamp, &kinds, "h", &HashSet::new()).await;
+            assert_eq!(looked.unwrap(), found, "{stamps:?}");
+            script.finished().await;
+        }
     }
 }

@@ -32,13 +32,15 @@ pub mod reason {
     pub const STALE_WRITE_REFUSED: &str = "StaleWriteRefused";
     /// Many units vanished at once; nothing is uninstalled until a person looks or the long grace ends.
     pub const ABSENCE_HELD: &str = "AbsenceHeld";
+    /// The management cluster was restored from a backup.
+    pub const UPSTREAM_RESTORED: &str = "UpstreamRestored";
     /// A unit's objects were removed.
     pub const UNINSTALLED: &str = "Uninstalled";
     /// Something is too large to be stored.
     pub const SIZE_EXCEEDED: &str = "SizeExceeded";
 
     /// All of them.
-    pub const ALL: [&str; 10] = [
+    pub const ALL: [&str; 11] = [
         FIRST_DEPLOYED,
         DEPLOY_FAILED,
         RECOVERED,
@@ -47,6 +49,7 @@ pub mod reason {
         QUARANTINED,
         STALE_WRITE_REFUSED,
         ABSENCE_HELD,
+        UPSTREAM_RESTORED,
         UNINSTALLED,
         SIZE_EXCEEDED,
     ];

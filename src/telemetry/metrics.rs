@@ -39,6 +39,7 @@ struct Inner {
     slots_free: Gauge,
     sessions_live: Gauge,
     open_claims: Gauge,
+    fleet_claims: Family<FleetClaim, Gauge>,
     units: Family<UnitState, Gauge>,
     deploy_seconds: Histogram,
     claim_seconds: Histogram,
@@ -78,6 +79,7 @@ impl Metrics {
             slots_free: Gauge::default(),
             sessions_live: Gauge::default(),
             open_claims: Gauge::default(),
+            fleet_claims: filled(FleetClaim::ALL),
             units: filled(UnitState::ALL),
             deploy_seconds: Histogram::new(DEPLOY_BUCKETS),
             claim_seconds: Histogram::new(CLAIM_BUCKETS),
@@ -191,9 +193,12 @@ impl Metrics {
         self.0.slots_free.set(signed(free));
     }
 
-    /// Sessions this replica believes alive, itself included.
-    pub fn set_open_claims(&self, open: usize) {
-        self.0.open_claims.set(signed(open));
+    /// Claims of one sort in the controller's eyes.
+    pub fn set_fleet_claims(&self, sort: FleetClaim, claims: usize) {
+        self.0.fleet_claims.get_or_create(&sort).set(signed(claims));
+        if sort == FleetClaim::Open {
+            self.0.open_claims.set(signed(claims));
+        }
     }
 
     /// Replicas whose session lives, in this replica's eyes.
@@ -263,6 +268,11 @@ impl Inner {
         r.register("worker_slots", "Worker slots of this replica", self.slots.clone());
         r.register("worker_slots_free", "Worker slots free now", self.slots_free.clone());
         r.register("claims_open", "Open claims the controller observes", self.open_claims.clone());
+        r.register(
+            "fleet_claims",
+            "Claims the controller observes, by what they say",
+            self.fleet_claims.clone(),
+        );
         r.register("sessions_live", "Replicas believed alive, this one included", self.sessions_live.clone());
         r.register("units", "Units, by what this replica knows of them", self.units.clone());
         r.register(

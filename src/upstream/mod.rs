@@ -4,6 +4,8 @@
 //! Every write is a PATCH of the status subresource that carries uid and resourceVersion; there is no other.
 
 pub mod fields;
+mod healed;
+mod served;
 mod snapshot;
 mod watch;
 mod write;
@@ -14,8 +16,9 @@ use kube::{Api, Client, Config, config::Kubeconfig};
 
 use crate::api::{BundleDeployment, Content};
 
+pub use healed::{Healed, Jitter};
 pub use snapshot::snapshot;
-pub use watch::{Event, watch};
+pub use watch::{Event, watch, watch_in_pages};
 pub use write::{Answer, chain};
 
 /// One request's limit. The API server's own for a mutating request is longer, so an expiry here is ambiguous.

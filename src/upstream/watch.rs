@@ -13,6 +13,9 @@ use kube::{
 use super::WATCH_SECONDS;
 use crate::api::BundleDeployment;
 
+/// Objects a list request asks for: kubectl's, one request for most clusters.
+const PAGE: u32 = 500;
+
 /// What the watch tells. Objects are boxed: they are large beside the other variants.
 #[derive(Debug)]
 pub enum Event {
@@ -37,11 +40,20 @@ pub enum Event {
 
 /// Watches the BundleDeployments of a namespace, or all, with back-off and a short idle limit.
 pub fn watch(client: Client, namespace: Option<&str>) -> impl Stream<Item = Event> + Send + use<> {
+    watch_in_pages(client, namespace, PAGE)
+}
+
+/// The same, listing so many objects at a time: what a page holds is in memory at once.
+pub fn watch_in_pages(
+    client: Client,
+    namespace: Option<&str>,
+    page: u32,
+) -> impl Stream<Item = Event> + Send + use<> {
     let guarded: Api<DeserializeGuard<BundleDeployment>> = match namespace {
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
-    let config = watcher::Config::default().timeout(WATCH_SECONDS);
+    let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(page);
     let mut listing = HashSet::new();
     watcher(guarded, config)
         .default_backoff()

@@ -11,6 +11,7 @@ use crate::{
         release::{CodecError, ReleaseError},
         removal::RemovalError,
     },
+    protocol::Epoch,
     render::RenderError,
     upstream::{self, UpstreamError},
 };
@@ -64,6 +65,21 @@ pub enum AttemptError {
     /// Stopped while it waited.
     #[error("the deployment was called off")]
     Fenced(#[source] Fenced),
+    /// The management cluster was restored from a backup.
+    #[error(
+        "the management cluster went back in time (restored from a backup?): {object} was written at its version \
+         {stamped}, and it is at {newest} now; check what is deployed, then run: flotilla reset {name}"
+    )]
+    WentBack {
+        /// What carries the stamp.
+        object: String,
+        /// The stamp.
+        stamped: Epoch,
+        /// The newest version there is.
+        newest: Epoch,
+        /// The bundle.
+        name: String,
+    },
     /// A defect of ours.
     #[error("the deployment panicked: {0}")]
     Panicked(String),
@@ -114,7 +130,7 @@ impl AttemptError {
             Self::Render(error) => error.is_permanent(),
             Self::Release(error) => error.is_permanent(),
             Self::Apply(error) => error.is_permanent(),
-            Self::Fenced(_) | Self::Panicked(_) => false,
+            Self::Fenced(_) | Self::Panicked(_) | Self::WentBack { .. } => false,
         };
         if permanent { Class::Permanent } else { Class::Retryable }
     }

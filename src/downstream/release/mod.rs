@@ -8,6 +8,7 @@ mod codec;
 mod gate;
 mod state;
 mod store;
+mod survey;
 
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -17,6 +18,7 @@ pub use gate::{Gate, GateInput};
 pub use state::{Operation, ReleaseState, operation, state, unaccounted};
 pub(in crate::downstream) use store::APPLY;
 pub use store::{Clock, Guard, Record, Store};
+pub use survey::Standing;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 

@@ -156,6 +156,11 @@ impl Store {
         Self { server, clock }
     }
 
+    /// Requests, for the rest of this module.
+    pub(super) fn server(&self) -> &Server {
+        &self.server
+    }
+
     /// All revisions of a release, live, newest last. A record that cannot be decoded is an error on that record
     /// alone. One request.
     pub async fn history(&self, namespace: &str, name: &str) -> Result<Vec<Record>, ReleaseError> {

@@ -137,3 +137,19 @@ label! {
         Quarantined = "quarantined",
     }
 }
+
+label! {
+    /// What the claims say that the controller sees.
+    FleetClaim as "state" {
+        /// A replica is at work, or waits for readiness.
+        Open = "open",
+        /// Failed; its next try is due later.
+        BackingOff = "backing_off",
+        /// Ended by a controller, or handed over; anybody may claim.
+        Expired = "expired",
+        /// Lost too many attempts.
+        Quarantined = "quarantined",
+        /// Not a claim that this version knows.
+        Unreadable = "unreadable",
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the operator's word does to a claim. Pure: from one status to the next.
+
+use crate::{
+    api::{BundleDeployment, BundleDeploymentStatus, keys},
+    protocol::{Claim, ClaimSlot, ClaimState, Nonce},
+    upstream::fields,
+};
+
+/// Who speaks, in the claims written here.
+const HOLDER: &str = "command-line";
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// Try it again now, whatever it is resting for.
+    Retry,
+    /// Take the claim away, with its counts.
+    Release {
+        /// Also one that a replica holds.
+        force: bool,
+    },
+    /// Leave it alone until it changes, or for the rest that quarantine is.
+    Quarantine {
+        /// For those who read it.
+        cause: String,
+        /// Also one that a replica holds.
+        force: bool,
+    },
+}
+
+/// What it comes to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Edited {
+    /// Write this.
+    Status(Box<BundleDeploymentStatus>),
+    /// Nothing to do, and why.
+    Unchanged(&'static str),
+    /// Not done, and why.
+    Refused(String),
+}
+
+impl Edit {
+    /// The past participle, for the output.
+    pub fn done(&self) -> &'static str {
+        match self {
+            Self::Retry => "retried",
+            Self::Release { .. } => "released",
+            Self::Quarantine { .. } => "quarantined",
+        }
+    }
+
+    /// Decides on an object as it was just read. `nonce` is fresh, `now` is for people.
+    pub fn apply(&self, bd: &BundleDeployment, nonce: Nonce, now: &str) -> Edited {
+        let mut status = bd.status.clone().unwrap_or_default();
+        let slot = slot(bd);
+        if let (true, Self::Retry) = (slot.is_open(), self) {
+            return Edited::Refused(format!("{} is at work on it", holder(&slot)));
+        }
+        if let (true, Self::Release { force: false } | Self::Quarantine { force: false, .. }) =
+            (slot.is_open(), self)
+        {
+            return Edited::Refused(format!(
+                "{} is at work on it; with --force its result will be thrown away",
+                holder(&slot)
+            ));
+        }
+        let claim = match self {
+            Self::Retry => match slot.claim() {
+                // The record goes on, but the losses are forgiven: the next one does not condemn it again.
+                Some(claim) => {
+                    let cause = Some("to be tried again, by command".into());
+                    let state = ClaimState::Expired;
+                    Some(Claim {
+                        state,
+                        nonce,
+                        lost: 0,
+                        by: Vec::new(),
+                        retry_in: None,
+                        cause,
+                        ..claim.clone()
+                    })
+                }
+                None if gave_up(bd) => {
+                    // What only a change can mend is tried again when it counts as not applied.
+                    status.applied_deployment_id.clear();
+                    return Edited::Status(Box::new(status));
+                }
+                None => return Edited::Unchanged("nothing to retry"),
+            },
+            Self::Release { .. } if slot == ClaimSlot::Empty => return Edited::Unchanged("no claim"),
+            Self::Release { .. } => None,
+            Self::Quarantine { cause, .. } => {
+                if bd.spec.deployment_id.is_empty() {
+                    return Edited::Refused("it has no deployment id yet".into());
+                }
+                let before = slot.claim().filter(|claim| claim.deployment == bd.spec.deployment_id);
+                Some(Claim {
+                    state: ClaimState::Quarantined,
+                    holder: HOLDER.into(),
+                    session: HOLDER.into(),
+                    nonce,
+                    attempt: before.map_or(1, |claim| claim.attempt),
+                    lost: before.map_or(0, |claim| claim.lost),
+                    by: before.map_or_else(Vec::new, |claim| claim.by.clone()),
+                    budget: 0,
+                    deployment: bd.spec.deployment_id.clone(),
+                    retry_in: None,
+                    cause: Some(cause.clone()),
+                    unknown: before.map_or_else(Vec::new, |claim| claim.unknown.clone()),
+                })
+            }
+        };
+        fields::set_claim(&mut status.conditions, claim.as_ref(), now);
+        Edited::Status(Box::new(status))
+    }
+}
+
+/// What stands in the claim's condition.
+fn slot(bd: &BundleDeployment) -> ClaimSlot {
+    bd.condition(keys::CLAIM_CONDITION).map_or(ClaimSlot::Empty, |condition| {
+        ClaimSlot::parse(&condition.status, &condition.reason, &condition.message)
+    })
+}
+
+fn holder(slot: &ClaimSlot) -> &str {
+    slot.claim().map_or("somebody", |claim| &claim.holder.0)
+}
+
+/// A replica gave up for good: applied by name, installed in truth not.
+fn gave_up(bd: &BundleDeployment) -> bool {
+    let failed = |type_| bd.condition(type_).is_some_and(|condition| condition.status == "False");
+    bd.status.as_ref().is_some_and(|status| !status.applied_deployment_id.is_empty())
+        && (failed("Installed") || failed("Deployed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn bd(conditions: Value) -> BundleDeployment {
+        serde_json::from_value(json!({
+            "apiVersion": "fleet.cattle.io/v1alpha1", "kind": "BundleDeployment",
+            "metadata": {"name": "web", "uid": "u", "resourceVersion": "7"},
+            "spec": {"deploymentID": "d"},
+            "status": {"appliedDeploymentID": "d", "release": "", "conditions": conditions},
+        }))
+        .unwrap()
+    }
+
+    fn claim(reason: &str) -> Value {
+        let status = if matches!(reason, "Claimed" | "Waiting") { "True" } else { "False" };
+        let message = "v1 holder=pod-1 session=s nonce=n attempt=4 lost=3 by=s,t budget=600 deployment=d new=word \
+                       retryIn=300 cause=why";
+        json!({"type": "InProgress", "status": status, "reason": reason, "message": message})
+    }
+
+    fn after(edit: &Edit, bd: &BundleDeployment) -> Result<(BundleDeploymentStatus, ClaimSlot), Edited> {
+        match edit.apply(bd, "fresh".into(), "now") {
+            Edited::Status(status) => {
+                let edited = BundleDeployment { status: Some((*status).clone()), ..bd.clone() };
+                Ok((*status, slot(&edited)))
+            }
+            other => Err(other),
+        }
+    }
+
+    #[test]
+    fn a_retry_ends_the_rest_and_forgives_the_losses_but_keeps_the_count() {
+        for reason in ["BackingOff", "Quarantined", "Expired"] {
+            let (_, slot) = after(&Edit::Retry, &bd(json!([claim(reason)]))).unwrap();
+            let claim = slot.claim().unwrap();
+            assert_eq!((claim.state, claim.attempt, claim.lost), (ClaimState::Expired, 4, 0), "{reason}");
+            assert_eq!((&*claim.nonce.0, claim.retry_in, claim.by.len()), ("fresh", None, 0));
+            assert_eq!(claim.unknown, [("new".to_owned(), "word".to_owned())]);
+        }
+    }
+
+    #[test]
+    fn what_waits_for_a_change_is_retried_as_if_it_were_not_applied() {
+        let failed = json!([{"type": "Installed", "status": "False", "message": "no"}]);
+        let (status, slot) = after(&Edit::Retry, &bd(failed)).unwrap();
+        assert_eq!((status.applied_deployment_id.as_str(), slot), ("", ClaimSlot::Empty));
+        let fine = bd(json!([{"type": "Installed", "status": "True"}]));
+        assert_eq!(after(&Edit::Retry, &fine).unwrap_err(), Edited::Unchanged("nothing to retry"));
+    }
+
+    #[test]
+    fn a_holder_is_not_disturbed_without_force() {
+        for edit in [
+            Edit::Retry,
+            Edit::Release { force: false },
+            Edit::Quarantine { cause: "x".into(), force: false },
+        ] {
+            for reason in ["Claimed", "Waiting"] {
+                let refused = after(&edit, &bd(json!([claim(reason)]))).unwrap_err();
+                assert!(matches!(refused, Edited::Refused(text) if text.starts_with("pod-1 is at work")));
+            }
+        }
+        let strange = bd(json!([{"type": "InProgress", "status": "True", "message": "?"}]));
+        assert!(matches!(after(&Edit::Release { force: false }, &strange), Err(Edited::Refused(_))));
+        assert_eq!(after(&Edit::Release { force: true }, &strange).unwrap().1, ClaimSlot::Empty);
+    }
+
+    #[test]
+    fn a_release_takes_the_claim_away_and_nothing_else() {
+        let other = json!({"type": "Ready", "status": "True"});
+        let release = Edit::Release { force: false };
+        let (status, slot) = after(&release, &bd(json!([other, claim("BackingOff")]))).unwrap();
+        assert_eq!((status.conditions.len(), slot), (1, ClaimSlot::Empty));
+        assert_eq!(after(&release, &bd(json!([other]))).unwrap_err(), Edited::Unchanged("no claim"));
+    }
+
+    #[test]
+    fn a_quarantine_by_hand_names_its_cause_and_is_about_the_deployment_of_now() {
+        let edit = Edit::Quarantine { cause: "kills nodes".into(), force: true };
+        for (conditions, attempt) in [(json!([]), 1), (json!([claim("Claimed")]), 4)] {
+            let (_, slot) = after(&edit, &bd(conditions)).unwrap();
+            let claim = slot.claim().unwrap();
+            assert_eq!((claim.state, claim.attempt), (ClaimState::Quarantined, attempt));
+            assert_eq!((claim.deployment.as_str(), claim.cause.as_deref()), ("d", Some("kills nodes")));
+        }
+    }
+}
