@@ -241,7 +241,7 @@ async fn serve(client: TcpStream, from: SocketAddr, shared: Arc<Shared>) {
     let (client_in, client_out) = client.into_split();
     let (server_in, server_out) = server.into_split();
     resets.mark_unchanged();
-    let end = {
+    {
         let mut up = Pump { way: Way::Up, mode: mode.clone(), connection: &connection, shared: &shared };
         let mut down = Pump { way: Way::Down, mode, connection: &connection, shared: &shared };
         let (mut client_in, mut server_in) = (client_in, server_in);
@@ -256,9 +256,7 @@ async fn serve(client: TcpStream, from: SocketAddr, shared: Arc<Shared>) {
             let _ = client_in.as_ref().set_zero_linger();
             let _ = server_in.as_ref().set_zero_linger();
         }
-        end
-    };
-    drop(end);
+    }
 }
 
 struct Pump<'a> {
