@@ -87,9 +87,8 @@ pub fn judge(evidence: &Evidence, story: &Story, done: &Done, promises: Promises
         .filter_map(|run| Some(Ended { holder: run.name.clone(), at: run.killed.or(run.terminated)? }))
         .collect();
     let verdict = judge::verdict(claims, &records, &ended);
-    let closed = |reason: &str| {
-        claims.iter().filter(|claim| claim.end == Some(End::Closed(reason.into()))).count()
-    };
+    let closed =
+        |reason: &str| claims.iter().filter(|claim| claim.end == Some(End::Closed(reason.into()))).count();
     let (after_kill, after_freeze) = gaps(claims, &done.runs);
     let (stale, late_creates) = stale(evidence, story);
     let (lost, resurrected) = objects(evidence, story);
@@ -168,7 +167,8 @@ fn stale(evidence: &Evidence, story: &Story) -> (Vec<String>, Vec<String>) {
             continue;
         };
         let wanted = story.deployments.get(&claim.deployment);
-        if wanted.is_none_or(|wanted| wanted.version != state.version || !wanted.objects.contains(&sight.key)) {
+        if wanted.is_none_or(|wanted| wanted.version != state.version || !wanted.objects.contains(&sight.key))
+        {
             stale.push(format!(
                 "{} at {} has version {}, and {epoch} was for version {:?}",
                 sight.key,
@@ -264,15 +264,18 @@ fn from_the_living(claims: &[Claim], beats: &[Beat], promises: Promises) -> Vec<
     let by_nonce: BTreeMap<&str, &Claim> = claims.iter().map(|claim| (claim.nonce.as_str(), claim)).collect();
     let mut found = Vec::new();
     for claim in claims {
-        let (Some(End::Replaced { by, takeover: true }), Some(at)) = (&claim.end, claim.ended) else { continue };
+        let (Some(End::Replaced { by, takeover: true }), Some(at)) = (&claim.end, claim.ended) else {
+            continue;
+        };
         let before: Vec<&Beat> =
             beats.iter().filter(|beat| beat.session == claim.session && beat.at <= at).collect();
         let gone = before.iter().any(|beat| beat.gone);
         let ends = before.iter().skip(1).map(|beat| beat.at).chain([at]);
         let silent = before.is_empty()
-            || before.iter().zip(ends).any(|(beat, end)| {
-                end + moment >= at && end.duration_since(beat.at) + slack >= promises.ttl
-            });
+            || before
+                .iter()
+                .zip(ends)
+                .any(|(beat, end)| end + moment >= at && end.duration_since(beat.at) + slack >= promises.ttl);
         let overran = claim.seen + promises.claim_timeout <= at;
         let born = before.first().map(|beat| beat.at);
         let replaced = beats.iter().any(|beat| {

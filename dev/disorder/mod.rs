@@ -14,8 +14,8 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::time::Instant;
 
-use crate::harness::world::World;
 use crate::harness::Options;
+use crate::harness::world::World;
 use disturber::Disturber;
 use faults::Faults;
 use judgement::Promises;
@@ -97,10 +97,7 @@ impl Settings {
 
 /// What the control planes must be told.
 pub fn options() -> Options {
-    Options {
-        apiserver_args: etcd::APISERVER_ARGUMENTS.map(str::to_owned).to_vec(),
-        ..Options::default()
-    }
+    Options { apiserver_args: etcd::APISERVER_ARGUMENTS.map(str::to_owned).to_vec(), ..Options::default() }
 }
 
 /// Runs it: load and faults for a time, then calm, then the judge.
@@ -168,8 +165,7 @@ pub async fn run(world: &mut World, settings: &Settings) -> anyhow::Result<Repor
 
     let promises = Promises { ttl: settings.ttl, claim_timeout: settings.claim_timeout };
     let story = lock(&story).clone();
-    let judgement =
-        witness.look(|evidence| judgement::judge(evidence, &story, &disturber.done, promises));
+    let judgement = witness.look(|evidence| judgement::judge(evidence, &story, &disturber.done, promises));
     let report = Report::new(settings, &disturber, story, judgement, settled, renewed.len());
     drop(disturber);
     if report.verdict().is_err() {

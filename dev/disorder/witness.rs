@@ -187,15 +187,29 @@ impl Evidence {
             let _ = writeln!(
                 text,
                 "claim {} {end} {} uid={} epoch={} {} session={} nonce={} attempt={} lost={} {} {:?}",
-                time(claim.seen), claim.unit, claim.uid, claim.epoch, claim.holder, claim.session, claim.nonce,
-                claim.attempt, claim.lost, claim.deployment, claim.end,
+                time(claim.seen),
+                claim.unit,
+                claim.uid,
+                claim.epoch,
+                claim.holder,
+                claim.session,
+                claim.nonce,
+                claim.attempt,
+                claim.lost,
+                claim.deployment,
+                claim.end,
             );
         }
         for Kept { record, present } in &self.records {
             let _ = writeln!(
                 text,
                 "record {} {}/{}:{} {:?} {:?} present={present}",
-                time(record.seen), record.namespace, record.release, record.revision, record.stamp, record.states,
+                time(record.seen),
+                record.namespace,
+                record.release,
+                record.revision,
+                record.stamp,
+                record.states,
             );
         }
         for beat in &self.beats {

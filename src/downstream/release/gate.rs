@@ -288,7 +288,9 @@ async fn fail_leftovers(
                     None => "Interrupted: found pending and unchanged".to_owned(),
                 };
             }
-            match store.update(record, Some(&fence.stamp), None).await {
+            // Another uid's stays: it says whose objects there may be.
+            let stamp = stamp.is_none_or(|found| found.uid == fence.stamp.uid).then_some(&fence.stamp);
+            match store.update(record, stamp, None).await {
                 Ok(()) => {
                     info!(release = record.name(), revision = record.revision, "leftover revision failed");
                 }
