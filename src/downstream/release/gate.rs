@@ -4,8 +4,10 @@
 //! Whoever creates revision N+1 has the right to apply it. A first deployment costs one POST here and one PUT at the
 //! end; an upgrade one PUT more for the revision it supersedes and one DELETE for the history.
 
+use std::time::Duration;
+
 use serde_json::Value;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{
     ReleaseError,
@@ -19,6 +21,9 @@ use crate::downstream::fence::{Fence, Fenced};
 const DEFAULT_HISTORY: usize = 2;
 /// How often a leftover record that changes under our hands is looked at again (L5).
 const LEFTOVER_ROUNDS: usize = 3;
+/// Waits before each look at a record whose closing write was not answered: a server that restarts is back by the last.
+const SETTLE_PAUSES: [Duration; 4] =
+    [Duration::ZERO, Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5)];
 
 /// What is to be deployed, and what there is.
 pub struct GateInput<'a> {
@@ -193,7 +198,9 @@ impl Gate {
                 };
                 release.info.notes = notes.unwrap_or_default().to_owned();
             }
-            self.store.update(&mut self.record, None, None).await?;
+            if let Err(error) = self.store.update(&mut self.record, None, None).await {
+                self.settle(error).await?;
+            }
         }
         let revision = self.record.revision;
         // Prune has run over all of these: nothing in them is unaccounted for any more.
@@ -214,6 +221,34 @@ impl Gate {
             }
         }
         Ok(revision)
+    }
+
+    /// The answer to the closing write was lost: the record itself tells whether it was carried out. Taking it for a
+    /// failure would deploy the same thing once more (S9).
+    async fn settle(&mut self, error: ReleaseError) -> Result<(), ReleaseError> {
+        if !matches!(&error, ReleaseError::Write { source, .. } if source.is_unclear()) {
+            return Err(error);
+        }
+        for pause in SETTLE_PAUSES {
+            tokio::time::sleep(pause).await;
+            match self.store.reread(&self.record).await {
+                Ok(Some(found))
+                    if found.status == Status::Deployed && found.stamp() == self.record.stamp() =>
+                {
+                    self.record = found;
+                    return Ok(());
+                }
+                Ok(_) => break,
+                Err(again) => {
+                    debug!(
+                        release = self.record.name(),
+                        cause = %chain(&again),
+                        "cannot read back whether the revision counts as deployed"
+                    );
+                }
+            }
+        }
+        Err(error)
     }
 
     /// Closes the gate: the attempt failed, for this reason.
