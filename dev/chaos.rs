@@ -72,6 +72,7 @@ async fn main() -> ExitCode {
 
 async fn tell(arguments: &Arguments) -> anyhow::Result<()> {
     let tools = Tools::build(Tools::CONTROL_PLANE)?;
+    #[expect(clippy::disallowed_methods, reason = "the seed that a run without one is drawn from")]
     let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     println!("seed {seed}");
     let settings = Settings {
