@@ -134,6 +134,22 @@ pub enum SessionError {
     },
 }
 
+impl SessionError {
+    /// No answer, an overloaded server or a broken one: it may pass by itself. A refusal does not.
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Self::Create { source, .. }
+            | Self::Renew { source, .. }
+            | Self::Read { source, .. }
+            | Self::List { source, .. }
+            | Self::Delete { source, .. } => {
+                source.status().is_none_or(|status| status.code == 429 || status.code >= 500)
+            }
+            Self::Taken { .. } => false,
+        }
+    }
+}
+
 /// How one call to the API server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
