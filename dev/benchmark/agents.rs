@@ -6,12 +6,12 @@ use std::time::Duration;
 use chrono::Utc;
 use tokio::time::Instant;
 
-use super::Arguments;
 use super::figures::Figures;
 use super::ground::{Ground, children, peak_memory};
+use super::{Arguments, Arrival};
 use crate::harness::replica::{Replica, cpu_seconds};
 use crate::harness::units::is_applied;
-use crate::harness::world::World;
+use crate::harness::world::{World, ready};
 
 /// Longer than any run that is worth a figure.
 const BOUND: Duration = Duration::from_secs(600);
@@ -24,6 +24,9 @@ pub async fn run(
     arguments: &Arguments,
 ) -> anyhow::Result<Figures> {
     let units = ground.units().await?;
+    if arguments.arrival == Arrival::Waiting {
+        ground.publish().await?;
+    }
     #[expect(clippy::disallowed_methods, reason = "a measurement")]
     let since = Utc::now();
     let mut running = (1..=replicas)
@@ -34,12 +37,24 @@ pub async fn run(
                 &ground.registration.agent_kubeconfig,
                 &ground.registration.agent_namespace,
                 &[],
-                &[("BUNDLEDEPLOYMENT_RECONCILER_WORKERS", &arguments.slots.to_string())],
+                &[("BUNDLEDEPLOYMENT_RECONCILER_WORKERS", &arguments.slots().to_string())],
                 &world.dir().join(format!("{}-{number}.log", ground.namespace)),
             )
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
     let pids: Vec<u32> = running.iter().map(|replica| replica.pid()).collect();
+    if arguments.arrival != Arrival::Waiting {
+        for replica in &mut running {
+            ready(replica).await?;
+        }
+    }
+    let publish = async {
+        match arguments.arrival {
+            Arrival::Waiting => Ok(()),
+            Arrival::Burst => ground.publish().await,
+            Arrival::Single => ground.publish_singly(arguments.pace).await,
+        }
+    };
     let work = async {
         let first = units.until_claim("the first claim", BOUND, |_| true).await?;
         let before = usage(&pids)?;
@@ -50,7 +65,7 @@ pub async fn run(
         anyhow::Ok((before, last.await?.duration_since(first.seen).as_secs_f64()))
     };
     let (before, seconds) = tokio::select! {
-        worked = work => worked?,
+        worked = async { tokio::try_join!(work, publish) } => worked?.0,
         ended = first_end(&mut running) => return Err(ended),
     };
     let after = usage(&pids)?;
@@ -67,6 +82,7 @@ pub async fn run(
         memory: after.memory,
         engine_memory: after.engine_memory,
         writes: ground.writes(since).await?,
+        claims: units.claims().len(),
     })
 }
 

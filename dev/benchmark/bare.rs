@@ -72,7 +72,7 @@ pub async fn spawn(
         .arg("bare")
         .args([Path::new("--upstream"), &upstream, Path::new("--downstream"), &registration.agent_kubeconfig])
         .args(["--namespace", &ground.namespace, "--objects", &arguments.objects.to_string()])
-        .args(["--tasks", &arguments.slots.to_string()])
+        .args(["--tasks", &arguments.slots().to_string()])
         .kill_on_drop(true);
     let output = command.output().await.context("running the bare loop")?;
     if !output.status.success() {
@@ -88,6 +88,7 @@ pub async fn spawn(
         memory: answer.memory,
         engine_memory: 0.0,
         writes: ground.writes(since).await?,
+        claims: ground.names.len(),
     })
 }
 

@@ -24,6 +24,8 @@ pub struct Figures {
     pub engine_memory: f64,
     /// Writes in that time.
     pub writes: Writes,
+    /// Claims made, taken-over ones included.
+    pub claims: usize,
 }
 
 impl Figures {
@@ -59,32 +61,36 @@ impl Figures {
                 apart: count(|run| run.writes.apart),
                 conflicts: count(|run| run.writes.conflicts),
             },
+            claims: count(|run| run.claims),
         }
     }
 }
 
-/// The table: the bare loop first, then the runs, with their share of its throughput.
-pub fn table(title: &str, bare: &Figures, runs: &[&Figures]) -> String {
+/// The table: the bare loop first, where there is one, then the runs with their share of its throughput; without it
+/// as multiples of the first run.
+pub fn table(title: &str, bare: Option<&Figures>, runs: &[Figures]) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_header([
         title,
         "bundles/s",
-        "of the bare loop",
+        if bare.is_some() { "of the bare loop" } else { "of the first" },
         "writes a bundle: up + down",
         "leases, events",
-        "conflicts",
+        "conflicts a claim",
         "CPU ms a bundle (+ engine)",
         "peak MB (+ engine)",
     ]);
-    for run in std::iter::once(bare).chain(runs.iter().copied()) {
+    let base = bare.or(runs.first()).map_or(1.0, Figures::bundles_per_second);
+    for run in bare.into_iter().chain(runs) {
         let each = |total: f64| total / run.bundles as f64;
+        let of_base = run.bundles_per_second() / base;
         table.add_row([
             run.name.clone(),
             format!("{:.1}", run.bundles_per_second()),
-            format!("{:.0} %", 100.0 * run.bundles_per_second() / bare.bundles_per_second()),
+            if bare.is_some() { format!("{:.0} %", 100.0 * of_base) } else { format!("{of_base:.2} ×") },
             format!("{:.2} + {:.2}", each(run.writes.upstream as f64), each(run.writes.downstream as f64)),
             run.writes.apart.to_string(),
-            run.writes.conflicts.to_string(),
+            format!("{:.3}", run.writes.conflicts as f64 / run.claims.max(1) as f64),
             format!("{:.1} + {:.1}", each(run.cpu * 1e3), each(run.engine_cpu * 1e3)),
             format!("{:.0} + {:.0}", run.memory, run.engine_memory),
         ]);

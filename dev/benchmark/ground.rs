@@ -2,6 +2,7 @@
 //! Fresh ground for one run: a cluster namespace with bundles that nobody has touched.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
@@ -9,13 +10,14 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 
 use super::Arguments;
+use super::delay::Delay;
 use crate::harness::bundles::{Bundle, Publisher};
 use crate::harness::fleet::{self, Registration};
 use crate::harness::judge;
 use crate::harness::units::Units;
 use crate::harness::world::{World, settled_audit};
 
-/// Bundles, published and not yet deployed.
+/// Bundles that nobody has deployed yet.
 pub struct Ground<'a> {
     /// The agent's identity in this run.
     pub registration: Registration,
@@ -23,7 +25,10 @@ pub struct Ground<'a> {
     pub names: Vec<String>,
     /// Where their objects go.
     pub namespace: String,
+    /// Between the agents and upstream, when requests are to take longer.
+    _delay: Option<Delay>,
     world: &'a World,
+    bundles: Vec<Bundle>,
     publisher: Publisher,
 }
 
@@ -41,9 +46,14 @@ pub struct Writes {
 }
 
 impl<'a> Ground<'a> {
-    /// Registers the agent anew under `name` and publishes the bundles.
+    /// Registers the agent anew under `name` and makes the bundles; none is published yet.
     pub async fn prepare(world: &'a World, name: &str, arguments: &Arguments) -> anyhow::Result<Ground<'a>> {
-        let registration = fleet::register(&world.upstream, &world.downstream, name).await?;
+        let delay = match arguments.delay {
+            Some(by) => Some(Delay::start(&world.upstream.url(), by).await?),
+            None => None,
+        };
+        let url = delay.as_ref().map_or_else(|| world.upstream.url(), Delay::url);
+        let registration = fleet::register_through(&world.upstream, &url, &world.downstream, name).await?;
         let namespaces: Api<Namespace> = Api::all(world.downstream.admin().await?);
         let mut namespace = Namespace::default();
         namespace.metadata.name = Some(name.into());
@@ -52,14 +62,30 @@ impl<'a> Ground<'a> {
             .map(|index| Bundle::config_maps(&format!("{name}-{index:03}"), name, arguments.objects, "1"))
             .collect();
         let publisher = Publisher::new(world.upstream.admin().await?, &registration);
-        publisher.publish(&bundles).await?;
         Ok(Ground {
-            names: bundles.into_iter().map(|bundle| bundle.name).collect(),
+            names: bundles.iter().map(|bundle| bundle.name.clone()).collect(),
             namespace: name.into(),
             registration,
+            _delay: delay,
             world,
+            bundles,
             publisher,
         })
+    }
+
+    /// Publishes all bundles at once.
+    pub async fn publish(&self) -> anyhow::Result<()> {
+        self.publisher.publish(&self.bundles).await
+    }
+
+    /// Publishes one bundle after the other.
+    pub async fn publish_singly(&self, pace: Duration) -> anyhow::Result<()> {
+        let mut ticks = tokio::time::interval(pace);
+        for bundle in &self.bundles {
+            ticks.tick().await;
+            self.publisher.publish(std::slice::from_ref(bundle)).await?;
+        }
+        Ok(())
     }
 
     /// Follows the units of this run.

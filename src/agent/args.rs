@@ -22,6 +22,8 @@ pub struct AgentArgs {
     pub probe_address: String,
     /// Budget of a claim without a wait.
     pub claim_timeout: Duration,
+    /// Peers take a claim over this much later than its budget says.
+    pub claim_margin: Duration,
     /// A session unchanged for this long is dead.
     pub session_ttl: Duration,
     /// Period of the session's renewal. At most half of `session_ttl`.
@@ -36,7 +38,7 @@ pub struct AgentArgs {
     pub shutdown_grace: Duration,
     /// The pod's name, if known.
     pub pod_name: Option<String>,
-    /// The pod's uid, if known.
+    /// The pod's uid, if known: with it, what the kubelet says of the pod proves the replica's death.
     pub pod_uid: Option<String>,
     /// Sentences for the log: what was set without effect, or could not be read.
     pub remarks: Vec<String>,

@@ -3,16 +3,22 @@
 //!
 //! The loop itself never waits for an API server: each effect is a task that answers with a message.
 
+mod peers;
+mod sights;
+mod turns;
+
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, BinaryHeap, HashMap, HashSet},
     sync::{Arc, atomic::Ordering},
 };
 
 use futures::{Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
+
+use self::turns::{Queue, Turn};
 
 use super::{
     attempt::Ended,
@@ -27,13 +33,12 @@ use super::{
 };
 use crate::{
     api::{self, BundleDeployment},
-    downstream::session::SessionEvent,
+    downstream::session::{PodEvent, SessionEvent},
     protocol::{
-        self, Effect, Env, Gate, HealthyClock, Input, Nonce, Outcome, SessionId, SessionSeen, Sessions,
-        Snapshot, Time, Unit, Work, step,
+        self, Effect, Env, HealthyClock, Input, Nonce, Outcome, SessionId, Sessions, Snapshot, Time, Unit,
+        Work, step,
     },
-    telemetry::metrics::UnitState,
-    upstream::{self, Healed, snapshot},
+    upstream::{self, Healed},
 };
 
 /// One unit and what belongs to its work here.
@@ -49,8 +54,8 @@ pub(super) struct Entry {
     pub ended: Option<Box<Ended>>,
     /// The earliest armed timer.
     wake: Option<Time>,
-    /// In the queue for a slot.
-    queued: bool,
+    /// Its place in the queue for a slot.
+    queued: Option<Turn>,
     /// Its state as Fleet names it, to notice when dependents must look again.
     state: Option<api::state::State>,
     /// Live reads of one unit run one after another, so that their answers come in order.
@@ -63,7 +68,7 @@ pub(super) struct Entry {
     pub sweep: bool,
     pub sweeping: bool,
     /// Where the census has it.
-    counted: Option<UnitState>,
+    counted: Option<census::Place>,
 }
 
 /// All units of this replica.
@@ -73,11 +78,13 @@ pub struct Replica {
     pub(super) outbox: Outbox,
     inbox: mpsc::Receiver<Message>,
     sessions: Sessions,
+    /// The peers' sessions were listed once.
+    knows_peers: bool,
     /// Who lived at the last look.
     live: Vec<SessionId>,
     healthy: HealthyClock,
     timers: BinaryHeap<Reverse<(Time, Name)>>,
-    want_slot: VecDeque<Name>,
+    want_slot: Queue,
     held_slots: usize,
     /// Units with dependencies: looked at again when another unit's state changes.
     dependents: BTreeSet<Name>,
@@ -104,10 +111,11 @@ impl Replica {
             outbox,
             inbox,
             sessions,
+            knows_peers: false,
             live: Vec::new(),
             healthy,
             timers: BinaryHeap::new(),
-            want_slot: VecDeque::new(),
+            want_slot: Queue::default(),
             held_slots: 0,
             dependents: BTreeSet::new(),
             by_hash: HashMap::new(),
@@ -125,6 +133,7 @@ impl Replica {
     pub async fn run(
         mut self,
         sessions: impl Stream<Item = SessionEvent> + Send,
+        pods: impl Stream<Item = PodEvent> + Send,
         mut phase: tokio::sync::watch::Receiver<Phase>,
     ) {
         let ctx = self.ctx.clone();
@@ -132,6 +141,7 @@ impl Replica {
         let open = move || upstream::watch(client.clone(), Some(&namespace)).boxed();
         let mut bundle_deployments = Healed::new(open, surroundings::jittered);
         let mut sessions = Box::pin(sessions);
+        let mut pods = Box::pin(pods);
         let mut renewals = ctx.session.renewals();
         let mut changes = ctx.live.subscribe();
         loop {
@@ -150,8 +160,10 @@ impl Replica {
                 }
                 Some(message) = self.inbox.recv() => self.take(message),
                 Some(event) = sessions.next() => self.on_session(event),
+                Some(event) = pods.next() => self.on_pod(event),
                 hashes = changes.next() => self.on_live_changes(hashes),
-                event = bundle_deployments.next() => self.on_event(event),
+                // Whoever does not know its peers would claim what is theirs.
+                event = bundle_deployments.next(), if self.knows_peers => self.on_event(event),
                 () = sleep_until(timer) => self.on_timer(),
                 () = sleep_until(quiet) => {}
                 () = sleep_until(collection) => self.collect(),
@@ -235,127 +247,6 @@ impl Replica {
         }
     }
 
-    fn on_event(&mut self, event: upstream::Event) {
-        match event {
-            upstream::Event::Seen(object) => {
-                let Some(name) = object.metadata.name.as_deref().map(Name::from) else { return };
-                self.feed_object(&name, *object, Input::Seen);
-            }
-            upstream::Event::Deleted(object) => {
-                let Some(name) = object.metadata.name.as_deref().map(Name::from) else { return };
-                let uid = object.metadata.uid.as_deref().unwrap_or_default().into();
-                self.dependents.remove(&name);
-                self.feed(&name, Input::Deleted(uid));
-                self.states_changed = true;
-            }
-            upstream::Event::Listed(all) => {
-                self.ctx.health.set("watch", Ok(()));
-                self.collector.listed(self.ctx.clock.now());
-                let listed: HashSet<&str> = all.iter().map(|(_, name)| name.as_str()).collect();
-                let known = self.units.iter().filter(|(_, entry)| entry.unit.latest.is_some());
-                let (known, names) = (known.clone().count(), known.map(|(name, _)| name));
-                let missing: Vec<Name> = names.filter(|name| !listed.contains(&***name)).cloned().collect();
-                if mass::is_mass(missing.len(), known) {
-                    mass::hold_units(&self.ctx, &missing, known);
-                }
-                for name in missing {
-                    self.feed(&name, Input::Vanished);
-                }
-            }
-            upstream::Event::Invalid { name, error, .. } => {
-                warn!(unit = %name, cause = %error, "this BundleDeployment cannot be read; others go on");
-            }
-            upstream::Event::Failed(error) => {
-                let cause = upstream::chain(&error);
-                warn!(cause, "the watch of BundleDeployments failed and is opened anew");
-                self.ctx.health.set("watch", Err(cause));
-            }
-        }
-    }
-
-    /// Feeds a sight of the object, in the form that `input` gives it, and returns what it was reduced to.
-    pub(super) fn feed_object(
-        &mut self,
-        name: &Name,
-        object: BundleDeployment,
-        input: fn(Snapshot) -> Input,
-    ) -> Snapshot {
-        if !object.spec.depends_on.is_empty() {
-            self.dependents.insert(name.clone());
-        }
-        let snapshot = snapshot(&object, self.is_blocked(&object));
-        let scope = &self.ctx.scope;
-        self.units.entry(name.clone()).or_insert_with(|| {
-            let hash = api::names::object_hash(&api::names::set_id(name, scope));
-            self.by_hash.insert(hash.into(), name.clone());
-            Entry::default()
-        });
-        self.step(name, input(snapshot.clone()), Some(object));
-        snapshot
-    }
-
-    fn is_blocked(&self, object: &BundleDeployment) -> bool {
-        !object.spec.depends_on.is_empty() && self.dependencies(object).is_err()
-    }
-
-    /// Whether the dependencies are in accepted states; else the text for the condition.
-    pub(super) fn dependencies(&self, object: &BundleDeployment) -> Result<(), String> {
-        let all = self.units.values().filter_map(|entry| entry.object.as_deref());
-        super::dependencies::check(object, all)
-    }
-
-    fn look_at_dependents(&mut self) {
-        for name in self.dependents.clone() {
-            let Some(object) = self.units.get(&name).and_then(|entry| entry.object.clone()) else { continue };
-            let gate = snapshot(&object, self.is_blocked(&object)).gate;
-            let Some(entry) = self.units.get_mut(&name) else { continue };
-            if entry.unit.latest.as_ref().is_some_and(|latest| latest.gate != gate) {
-                self.feed(&name, Input::Gate(gate));
-            } else if gate == Gate::Blocked {
-                // Still blocked, but by others perhaps: the condition names them.
-                entry.monitored.look_anew();
-                self.monitor_if_due(&name);
-            }
-        }
-    }
-
-    fn on_session(&mut self, event: SessionEvent) {
-        let healthy = self.healthy.at(self.ctx.clock.now());
-        match event {
-            SessionEvent::Seen(session) => {
-                self.sessions.seen(seen(session), healthy);
-            }
-            SessionEvent::Gone { session } => {
-                self.sessions.gone(&session, healthy);
-            }
-            SessionEvent::Relisted(all) => {
-                self.ctx.health.set("sessions", Ok(()));
-                self.sessions.relisted(all.into_iter().map(seen).collect(), healthy);
-            }
-        }
-    }
-
-    /// When a session will be quiet that lives now. Silence makes no event, but it moves duties.
-    fn next_quiet(&self) -> Option<Time> {
-        let now = self.ctx.clock.now();
-        let healthy = self.healthy.at(now);
-        self.sessions.next_quiet(healthy).map(|quiet| now + quiet.saturating_sub(healthy))
-    }
-
-    /// Who lives decides who takes over and who monitors; a session that falls silent makes no event, so this is
-    /// compared after each.
-    fn notice_who_lives(&mut self) {
-        let healthy = self.healthy.at(self.ctx.clock.now());
-        let live: Vec<SessionId> = self.sessions.live(&self.ctx.session_id, healthy).cloned().collect();
-        if live == self.live {
-            return;
-        }
-        debug!(live = live.len(), "sessions changed");
-        self.ctx.metrics.set_live_sessions(live.len());
-        self.live = live;
-        self.feed_where(|unit| !unit.is_busy(), Input::Tick);
-    }
-
     /// A pass of garbage collection is due; one replica has that duty.
     fn collect(&mut self) {
         let healthy = self.healthy.at(self.ctx.clock.now());
@@ -371,41 +262,6 @@ impl Replica {
             self.units.iter().filter(|(_, entry)| which(&entry.unit)).map(|(name, _)| name.clone()).collect();
         for name in names {
             self.feed(&name, input.clone());
-        }
-    }
-
-    fn on_timer(&mut self) {
-        let now = self.ctx.clock.now();
-        while let Some(Reverse((time, _))) = self.timers.peek()
-            && *time <= now
-        {
-            let Some(Reverse((time, name))) = self.timers.pop() else { return };
-            let Some(entry) = self.units.get_mut(&name) else { continue };
-            if entry.wake == Some(time) {
-                entry.wake = None;
-                self.feed(&name, Input::Tick);
-            }
-        }
-    }
-
-    /// Arms a timer unless an earlier one is armed.
-    pub(super) fn wake_at(&mut self, name: &Name, time: Time) {
-        let Some(entry) = self.units.get_mut(name) else { return };
-        if entry.wake.is_none_or(|armed| time < armed) {
-            entry.wake = Some(time);
-            self.timers.push(Reverse((time, name.clone())));
-        }
-    }
-
-    /// Gives free slots to those that wait for one, in turn.
-    fn serve_queue(&mut self) {
-        while self.free_slots() > 0
-            && let Some(name) = self.want_slot.pop_front()
-        {
-            if let Some(entry) = self.units.get_mut(&name) {
-                entry.queued = false;
-                self.feed(&name, Input::Tick);
-            }
         }
     }
 
@@ -444,8 +300,8 @@ impl Replica {
             mass::settle_unit(&self.ctx, name);
         }
         let holds = entry.unit.holds_slot();
-        let stood = std::mem::replace(&mut entry.counted, census::state(&entry.unit));
-        self.census.moved(&self.ctx.metrics, stood, entry.counted);
+        let stood = std::mem::replace(&mut entry.counted, census::place(&entry.unit));
+        self.census.moved(&self.ctx.metrics, &self.ctx.clock, stood, entry.counted);
         if held != holds {
             self.held_slots = if holds { self.held_slots + 1 } else { self.held_slots - 1 };
             let free = self.free_slots();
@@ -462,46 +318,8 @@ impl Replica {
         self.units.get(name).map(|entry| entry.read_turn.clone()).unwrap_or_default()
     }
 
-    pub(super) fn want_slot(&mut self, name: &Name) {
-        let Some(entry) = self.units.get_mut(name) else { return };
-        if !std::mem::replace(&mut entry.queued, true) {
-            self.want_slot.push_back(name.clone());
-        }
-    }
-
-    /// Whether the continuous duties for a unit are this replica's.
-    pub(super) fn is_assigned(&self, unit: &Unit) -> bool {
-        let healthy = self.healthy.at(self.ctx.clock.now());
-        unit.latest
-            .as_ref()
-            .is_some_and(|latest| self.sessions.is_assigned(&self.ctx.session_id, &latest.uid, healthy))
-    }
-
     pub(super) fn is_draining(&self) -> bool {
         self.draining
-    }
-
-    /// Upstream was restored from a backup: no version known means anything any more.
-    pub(super) fn relist(&mut self) {
-        for entry in self.units.values_mut() {
-            entry.unit.forget_versions();
-            if !entry.unit.is_busy() {
-                entry.object = None;
-            }
-        }
-        self.relist = true;
-    }
-
-    /// Forgets a unit that is no more.
-    pub(super) fn forget(&mut self, name: &Name) {
-        if let Some(entry) = self.units.remove(name) {
-            let hash = api::names::object_hash(&api::names::set_id(name, &self.ctx.scope));
-            self.by_hash.remove(hash.as_str());
-            self.census.moved(&self.ctx.metrics, entry.counted, None);
-            debug_assert!(!entry.unit.holds_slot(), "a unit is forgotten while it holds a slot");
-        }
-        mass::settle_unit(&self.ctx, name);
-        self.dependents.remove(name);
     }
 }
 
@@ -515,16 +333,6 @@ impl Replica {
 fn is_at(object: &BundleDeployment, latest: &Snapshot) -> bool {
     object.metadata.resource_version.as_deref() == Some(latest.version.0.as_str())
         && object.metadata.uid.as_deref() == Some(latest.uid.0.as_str())
-}
-
-fn seen(session: crate::downstream::session::Session) -> SessionSeen {
-    SessionSeen {
-        session: session.session,
-        holder: session.holder,
-        pod_uid: session.pod_uid,
-        version: session.version,
-        free_slots: session.free_slots,
-    }
 }
 
 async fn sleep_until(moment: Option<tokio::time::Instant>) {

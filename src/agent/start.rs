@@ -23,7 +23,7 @@ use crate::{
     downstream::{
         Downstream,
         live::LiveStore,
-        session::{SessionConfig, SessionError, SessionLease, Sweeper, watch_sessions},
+        session::{SessionConfig, SessionError, SessionLease, Sweeper, watch_pods, watch_sessions},
     },
     monitor::{ErrorStatuses, MappingError},
     protocol::{self, Holder, SessionId},
@@ -162,6 +162,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         protocol: protocol::Config {
             ttl: args.session_ttl,
             claim_timeout: args.claim_timeout,
+            claim_margin: args.claim_margin,
             steal_delay: args.steal_delay,
             absence_grace: args.absence_grace,
             ..protocol::Config::default()
@@ -182,6 +183,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         health: health.clone(),
     });
     let sessions = watch_sessions(client.clone(), &args.namespace, &cluster_namespace, &args.scope);
+    let pods = watch_pods(client.clone(), &args.namespace);
     let sweeper = Sweeper::new(
         client,
         &args.namespace,
@@ -191,7 +193,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         args.pod_uid.clone(),
     );
     tokio::spawn(sweep(sweeper, stop.clone()));
-    Replica::new(ctx).run(sessions, phase).await;
+    Replica::new(ctx).run(sessions, pods, phase).await;
 
     // The Lease goes last: until here no peer takes this replica for dead.
     match tokio::time::timeout(LEAVE, session.end()).await {

@@ -202,6 +202,9 @@ pub struct AgentVerb {
     /// Budget of one deployment.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "10m")]
     pub claim_timeout: Duration,
+    /// Added to the budget before another replica takes the deployment over.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "30s")]
+    pub claim_margin: Duration,
     /// A replica silent for this long is dead.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "15s")]
     pub session_ttl: Duration,
@@ -262,6 +265,7 @@ impl AgentVerb {
             metrics_address: address(env, "FLEET_AGENT_METRICS_BIND_ADDRESS", ":8080")?,
             probe_address: address(env, "FLEET_AGENT_PROBE_BIND_ADDRESS", ":8081")?,
             claim_timeout: self.claim_timeout,
+            claim_margin: self.claim_margin,
             session_ttl: self.session_ttl,
             session_renew: self.session_renew,
             steal_delay: self.steal_delay,

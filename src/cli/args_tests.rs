@@ -59,6 +59,7 @@ fn defaults_are_fleets_and_the_designs() {
             metrics_address: ":8080".into(),
             probe_address: ":8081".into(),
             claim_timeout: secs(600),
+            claim_margin: secs(30),
             session_ttl: secs(15),
             session_renew: secs(5),
             steal_delay: Duration::from_millis(250),

@@ -6,6 +6,7 @@
 //! hint; what protects objects is the fence (S1).
 
 mod lease;
+mod pods;
 mod sweep;
 mod watch;
 
@@ -16,6 +17,7 @@ use kube::{Api, ResourceExt, api::ListParams};
 use sha2::{Digest, Sha256};
 
 pub use lease::{Renewal, SessionConfig, SessionHealth, SessionLease};
+pub use pods::{PodEvent, watch_pods};
 pub use sweep::{OWNERLESS_AFTER, Sweeper};
 pub use watch::{SessionEvent, watch_sessions};
 

@@ -67,7 +67,7 @@ pub enum Life {
     Live(Time),
     /// Not changed for TTL: to be confirmed by a live read.
     Quiet,
-    /// Proof of death: its Lease is gone, or its pod runs another session.
+    /// Proof of death: its Lease is gone, its pod runs another session, or nothing runs in its pod any more.
     Dead,
     /// No Lease was ever seen; the caller counts from when it saw the claim.
     Unknown,
@@ -79,15 +79,17 @@ pub struct Sessions {
     ttl: Duration,
     entries: BTreeMap<SessionId, Entry>,
     ended: BTreeMap<SessionId, Time>,
+    /// By pod uid: the newest version at which nothing ran in it, and when that was learned.
+    ended_pods: BTreeMap<String, (Epoch, Time)>,
 }
 
-/// Ended sessions are remembered this many TTLs, so that their claims are known to be dead.
+/// Ended sessions and pods are remembered this many TTLs, so that their claims are known to be dead.
 const REMEMBER_ENDED: u32 = 240;
 
 impl Sessions {
     /// An empty table.
     pub fn new(ttl: Duration) -> Self {
-        Self { ttl, entries: BTreeMap::new(), ended: BTreeMap::new() }
+        Self { ttl, entries: BTreeMap::new(), ended: BTreeMap::new(), ended_pods: BTreeMap::new() }
     }
 
     /// A Lease was seen; returns whether it is news about who lives.
@@ -130,6 +132,26 @@ impl Sessions {
         news
     }
 
+    /// Nothing ran in the pod any more at `at`, a version of the pod; returns whether a known session died of it.
+    ///
+    /// Sessions of that pod whose Lease was last written before are dead. One that is written later lives: the
+    /// container was started again, or the pod's object went while its process stayed (S8). Without a version, what
+    /// is known of its sessions now is taken to be from before.
+    pub fn pod_ended(&mut self, pod_uid: &str, at: Option<Epoch>, healthy: Time) -> bool {
+        let horizon = healthy.saturating_sub(self.ttl * REMEMBER_ENDED);
+        self.ended_pods.retain(|_, (_, learned)| *learned >= horizon);
+        let of_pod = |entry: &&Entry| entry.seen.pod_uid.as_deref() == Some(pod_uid);
+        let newest = || self.entries.values().filter(of_pod).map(|entry| entry.seen.version.clone()).max();
+        let Some(at) = at.or_else(newest) else { return false };
+        let before = self.ended_pods.get(pod_uid).map(|(before, _)| before);
+        let mut of_pod = self.entries.values().filter(of_pod).map(|entry| &entry.seen.version);
+        let news = of_pod.any(|version| *version <= at && before.is_none_or(|before| version > before));
+        if before.is_none_or(|before| at > *before) {
+            self.ended_pods.insert(pod_uid.to_owned(), (at, healthy));
+        }
+        news
+    }
+
     /// Whether that session's claims stand.
     pub fn life(&self, session: &SessionId, healthy: Time) -> Life {
         let Some(entry) = self.entries.get(session) else {
@@ -143,7 +165,9 @@ impl Sessions {
                     && other.seen.session != *session
                     && other.seen.version > entry.seen.version
             });
-        if replaced {
+        let pod = entry.seen.pod_uid.as_ref().and_then(|pod| self.ended_pods.get(pod));
+        let outlived = pod.is_some_and(|(at, _)| entry.seen.version <= *at);
+        if replaced || outlived {
             return Life::Dead;
         }
         let quiet_at = entry.changed + self.ttl;
@@ -183,6 +207,14 @@ impl Sessions {
             *id != me && free && weight(id, uid) > mine
         });
         u32::try_from(before.count()).unwrap_or(u32::MAX)
+    }
+
+    /// How many live sessions, full ones too, come before `me` for this unit; and how much it is `me`'s, to put an
+    /// order of its own on units that others are preferred for.
+    pub fn preference(&self, me: &SessionId, uid: &Uid, healthy: Time) -> (u32, u64) {
+        let mine = weight(me, uid);
+        let before = self.live(me, healthy).filter(|id| *id != me && weight(id, uid) > mine);
+        (u32::try_from(before.count()).unwrap_or(u32::MAX), mine)
     }
 
     /// Whether the continuous duties for this unit are mine.
@@ -258,6 +290,48 @@ mod tests {
     }
 
     #[test]
+    fn a_session_that_was_not_written_since_its_pod_ended_is_dead() {
+        let (live, dead) = (Life::Live(at(15)), Life::Dead);
+        // Version of the Lease before, version of the pod's end, version of the Lease after.
+        for (lease_before, pod, lease_after, expected) in [
+            ("5", Some("7"), None, dead),
+            ("9", Some("10"), None, dead),
+            ("9", Some("7"), None, live),
+            ("5", Some("7"), Some("6"), dead),
+            ("5", Some("7"), Some("8"), live),
+            ("5", None, None, dead),
+            ("5", None, Some("6"), live),
+        ] {
+            let mut sessions = Sessions::new(TTL);
+            sessions.seen(lease("a", Some("pod"), lease_before, 1), at(0));
+            sessions.seen(lease("b", Some("other"), "1", 1), at(0));
+            sessions.seen(lease("c", None, "1", 1), at(0));
+            let news = sessions.pod_ended("pod", pod.map(Into::into), at(0));
+            assert_eq!(news, sessions.life(&"a".into(), at(0)) == dead);
+            assert!(!sessions.pod_ended("pod", pod.map(Into::into), at(0)), "told before");
+            if let Some(version) = lease_after {
+                sessions.seen(lease("a", Some("pod"), version, 1), at(0));
+            }
+            let case = format!("{lease_before} {pod:?} {lease_after:?}");
+            assert_eq!(sessions.life(&"a".into(), at(1)), expected, "{case}");
+            assert_eq!(sessions.life(&"b".into(), at(1)), live);
+            assert_eq!(sessions.life(&"c".into(), at(1)), live);
+        }
+    }
+
+    #[test]
+    fn a_pods_end_may_be_seen_before_its_lease_and_older_reports_change_nothing() {
+        let mut sessions = Sessions::new(TTL);
+        assert!(!sessions.pod_ended("pod", Some("7".into()), at(0)));
+        assert!(!sessions.pod_ended("pod", Some("4".into()), at(0)));
+        assert!(!sessions.pod_ended("unknown", None, at(0)));
+        sessions.seen(lease("a", Some("pod"), "5", 1), at(1));
+        sessions.seen(lease("b", Some("pod"), "8", 1), at(1));
+        assert_eq!(sessions.life(&"a".into(), at(1)), Life::Dead);
+        assert_eq!(sessions.life(&"b".into(), at(1)), Life::Live(at(16)));
+    }
+
+    #[test]
     fn an_observer_that_could_not_renew_suspects_nobody() {
         let mut clock = HealthyClock::new(at(0), at(6));
         clock.renewed(at(5));
@@ -286,6 +360,7 @@ mod tests {
             let mut full = sessions.clone();
             full.seen(lease(ranks[0].1, None, "2", 0), at(1));
             assert_eq!(full.rank(&ranks[1].1.into(), &uid, at(1)), 0);
+            assert_eq!(full.preference(&ranks[1].1.into(), &uid, at(1)).0, 1);
             full.gone(&ranks[1].1.into(), at(1));
             assert_eq!(full.rank(&ranks[2].1.into(), &uid, at(1)), 0);
         }

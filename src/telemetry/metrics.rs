@@ -6,12 +6,16 @@
 
 mod labels;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
+    time::Duration,
+};
 
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::Registry,
 };
+use tokio::time::Instant;
 
 pub use labels::*;
 
@@ -41,6 +45,9 @@ struct Inner {
     open_claims: Gauge,
     fleet_claims: Family<FleetClaim, Gauge>,
     units: Family<UnitState, Gauge>,
+    oldest_waiting: Gauge<f64, AtomicU64>,
+    /// The gauge is an age: made from this when it is read.
+    waiting_since: Mutex<Option<Instant>>,
     deploy_seconds: Histogram,
     claim_seconds: Histogram,
 }
@@ -81,6 +88,8 @@ impl Metrics {
             open_claims: Gauge::default(),
             fleet_claims: filled(FleetClaim::ALL),
             units: filled(UnitState::ALL),
+            oldest_waiting: Gauge::default(),
+            waiting_since: Mutex::default(),
             deploy_seconds: Histogram::new(DEPLOY_BUCKETS),
             claim_seconds: Histogram::new(CLAIM_BUCKETS),
         };
@@ -90,6 +99,8 @@ impl Metrics {
 
     /// The Prometheus text format, version 0.0.4 (every scraper reads it); see [`CONTENT_TYPE`].
     pub fn encode(&self) -> String {
+        let since = *self.0.waiting_since.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.oldest_waiting.set(since.map_or(0.0, |since| since.elapsed().as_secs_f64()));
         let mut text = String::with_capacity(8 * 1024);
         // Writing into a String fails only when an encoder of ours does, and those only forward.
         if prometheus_client::encoding::prometheus_text::encode(&mut text, &self.0.registry).is_err() {
@@ -210,6 +221,11 @@ impl Metrics {
     pub fn set_units(&self, state: UnitState, units: usize) {
         self.0.units.get_or_create(&state).set(signed(units));
     }
+
+    /// Since when the unit waits that could have been claimed longest; `None` when none does.
+    pub fn set_oldest_waiting(&self, since: Option<Instant>) {
+        *self.0.waiting_since.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
 }
 
 /// Content type of [`Metrics::encode`].
@@ -275,6 +291,11 @@ impl Inner {
         );
         r.register("sessions_live", "Replicas believed alive, this one included", self.sessions_live.clone());
         r.register("units", "Units, by what this replica knows of them", self.units.clone());
+        r.register(
+            "oldest_waiting_seconds",
+            "How long the unit has waited that could have been claimed longest",
+            self.oldest_waiting.clone(),
+        );
         r.register(
             "deploy_seconds",
             "Time from winning a claim to writing its result",

@@ -28,7 +28,7 @@ pub enum SessionEvent {
 
 /// Seconds one watch call may last. kube notices a connection that died silently five seconds after that; sessions
 /// matter within their TTL of 15 s, so not its default of almost five minutes.
-const CALL_SECONDS: u32 = 20;
+pub(super) const CALL_SECONDS: u32 = 20;
 
 /// The sessions of one agent, as they change, this replica's own included. Never ends; retries with back-off.
 pub fn watch_sessions(

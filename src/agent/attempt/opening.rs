@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The gate: the release record that is created before the first object, and whoever may stand in its way.
+
+use serde_json::Value;
+
+use super::{AttemptError, Run};
+use crate::{
+    downstream::{
+        release::{self, Gate, GateInput, Record, ReleaseError, ReleaseState},
+        session,
+    },
+    render::Rendered,
+};
+
+impl Run {
+    /// Opens the next revision, or adopts the one that is already as wanted.
+    pub(super) async fn gate(&self, rendered: &Rendered) -> Result<Gate, AttemptError> {
+        let (store, bundle) = (&self.job.ctx.downstream.store, &*self.job.name);
+        let history = store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
+        let never_applied =
+            self.job.object.status.as_ref().is_none_or(|status| status.applied_deployment_id.is_empty());
+        let same = |release: &release::Release| {
+            release.manifest == rendered.manifest
+                && release.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
+        };
+        if never_applied && let ReleaseState::InSync { .. } = release::state(&history, bundle, same) {
+            return Gate::adopt(store, &self.fence, bundle, history).await.map_err(AttemptError::Release);
+        }
+        match self.open(rendered, history, false, false).await {
+            Err(ReleaseError::ForeignRun { record, status, resource_version }) => {
+                let key = format!("{record}@{resource_version}");
+                if !self.job.ctx.stood_still(key, self.job.ctx.protocol.claim_timeout) {
+                    let source = ReleaseError::ForeignRun { record, status, resource_version };
+                    return Err(AttemptError::Release(source));
+                }
+                let history =
+                    store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
+                self.open(rendered, history, true, false).await.map_err(AttemptError::Release)
+            }
+            Err(ReleaseError::Uninstalling { record, guard }) => {
+                if !self.guard_is_dead(&record, guard.as_ref()).await {
+                    return Err(AttemptError::Release(ReleaseError::Uninstalling { record, guard }));
+                }
+                let history =
+                    store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
+                self.open(rendered, history, false, true).await.map_err(AttemptError::Release)
+            }
+            other => other.map_err(AttemptError::Release),
+        }
+    }
+
+    async fn open(
+        &self,
+        rendered: &Rendered,
+        history: Vec<Record>,
+        fail_foreign: bool,
+        over_removal: bool,
+    ) -> Result<Gate, ReleaseError> {
+        let helm = self.options.helm.as_ref();
+        let input = GateInput {
+            namespace: &self.namespace,
+            name: &self.release,
+            bundle: &self.job.name,
+            chart: rendered.chart.clone(),
+            manifest: rendered.manifest.clone(),
+            values: helm.and_then(|helm| helm.values.clone()).map(Value::Object),
+            history,
+            create_namespace: self.options.create_namespace.unwrap_or(true),
+            fail_foreign,
+            over_removal,
+            max_history: helm.map_or(0, |helm| usize::try_from(helm.max_history).unwrap_or(0)),
+        };
+        Gate::open(&self.job.ctx.downstream.store, &self.fence, input).await
+    }
+
+    /// A removal whose replica is gone, or was not heard of for TTL, may be deployed over.
+    async fn guard_is_dead(&self, record: &str, guard: Option<&release::Guard>) -> bool {
+        let ctx = &self.job.ctx;
+        let Some(guard) = guard else {
+            // Helm's own removal: it has the time that a foreign run has.
+            return ctx.stood_still(format!("{record}/removal"), ctx.protocol.claim_timeout);
+        };
+        let client = ctx.downstream.server.client().clone();
+        match session::read_session(client, &ctx.agent_namespace, &guard.session).await {
+            Ok(None) => true,
+            Ok(Some(session)) => {
+                ctx.stood_still(format!("{}@{}", guard.session, session.version), ctx.protocol.ttl)
+            }
+            Err(_) => false,
+        }
+    }
+}

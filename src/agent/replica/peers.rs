@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The other replicas: who lives, and what is this one's duty because of it.
+
+use tracing::{debug, info};
+
+use super::Replica;
+use crate::{
+    downstream::session::{PodEvent, Session, SessionEvent},
+    protocol::{Input, SessionId, SessionSeen, Time, Unit},
+};
+
+impl Replica {
+    pub(super) fn on_session(&mut self, event: SessionEvent) {
+        let healthy = self.healthy.at(self.ctx.clock.now());
+        match event {
+            SessionEvent::Seen(session) => {
+                self.sessions.seen(seen(session), healthy);
+            }
+            SessionEvent::Gone { session } => {
+                self.sessions.gone(&session, healthy);
+            }
+            SessionEvent::Relisted(all) => {
+                self.ctx.health.set("sessions", Ok(()));
+                self.knows_peers = true;
+                self.sessions.relisted(all.into_iter().map(seen).collect(), healthy);
+            }
+        }
+    }
+
+    /// When a session will be quiet that lives now. Silence makes no event, but it moves duties.
+    pub(super) fn next_quiet(&self) -> Option<Time> {
+        let now = self.ctx.clock.now();
+        let healthy = self.healthy.at(now);
+        self.sessions.next_quiet(healthy).map(|quiet| now + quiet.saturating_sub(healthy))
+    }
+
+    /// Who lives decides who takes over and who monitors; a session that falls silent makes no event, so this is
+    /// compared after each.
+    pub(super) fn notice_who_lives(&mut self) {
+        let healthy = self.healthy.at(self.ctx.clock.now());
+        let live: Vec<SessionId> = self.sessions.live(&self.ctx.session_id, healthy).cloned().collect();
+        if live == self.live {
+            return;
+        }
+        debug!(live = live.len(), "sessions changed");
+        self.ctx.metrics.set_live_sessions(live.len());
+        self.live = live;
+        self.feed_where(|unit| !unit.is_busy(), Input::Tick);
+    }
+
+    /// Nothing runs in a Pod any more. Most Pods are no replica's.
+    pub(super) fn on_pod(&mut self, event: PodEvent) {
+        let healthy = self.healthy.at(self.ctx.clock.now());
+        if self.sessions.pod_ended(&event.uid, event.at, healthy) {
+            info!(pod_uid = event.uid, "a replica's Pod has ended: its claims are free");
+        }
+    }
+
+    /// Whether the continuous duties for a unit are this replica's.
+    pub(in crate::agent) fn is_assigned(&self, unit: &Unit) -> bool {
+        let healthy = self.healthy.at(self.ctx.clock.now());
+        unit.latest
+            .as_ref()
+            .is_some_and(|latest| self.sessions.is_assigned(&self.ctx.session_id, &latest.uid, healthy))
+    }
+}
+
+fn seen(session: Session) -> SessionSeen {
+    SessionSeen {
+        session: session.session,
+        holder: session.holder,
+        pod_uid: session.pod_uid,
+        version: session.version,
+        free_slots: session.free_slots,
+    }
+}
