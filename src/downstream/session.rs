@@ -22,7 +22,10 @@ pub use sweep::{OWNERLESS_AFTER, Sweeper};
 pub use watch::{SessionEvent, watch_sessions};
 
 use crate::{
-    api::keys::{AGENT_SCOPE_LABEL, CLUSTER_NAMESPACE_LABEL},
+    api::{
+        hex,
+        keys::{AGENT_SCOPE_LABEL, CLUSTER_NAMESPACE_LABEL},
+    },
     protocol::{Epoch, Holder, SessionId},
 };
 
@@ -238,9 +241,7 @@ fn label_value(text: &str) -> String {
     if bytes.len() <= 63 && bytes.iter().all(inner) && edge(bytes.first()) && edge(bytes.last()) {
         return text.to_owned();
     }
-    let digest = Sha256::digest(bytes);
-    let hex: String = digest.iter().take(20).map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256-{hex}")
+    format!("sha256-{}", hex(&Sha256::digest(bytes)[..20]))
 }
 
 #[cfg(test)]
