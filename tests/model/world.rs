@@ -37,6 +37,12 @@ pub struct Budget {
     pub slow_reads: u8,
     /// Events that the watch may be behind by, besides the newest.
     pub lag: u8,
+    /// Replicas told to stop.
+    pub drains: u8,
+    /// Claims of another program, which nobody here can read, and their ends.
+    pub strange: u8,
+    /// Upstream is saved, and restored from that.
+    pub restores: u8,
 }
 
 /// A planted bug.
@@ -62,6 +68,20 @@ pub enum Bug {
     WallClock,
     /// A pending release record of another run is taken for a dead one's.
     StealPending,
+    /// A prune does not ask whose object it is.
+    PruneForeign,
+    /// An object is written whoever's it is.
+    ApplyForeign,
+    /// A replica on its way out claims.
+    ClaimDraining,
+    /// A replica that goes says nothing about what it holds.
+    ExitHolding,
+    /// A claim that cannot be read is none.
+    ClaimUnreadable,
+    /// Everybody claims at once.
+    NoPreference,
+    /// The full are waited for for ever.
+    WaitForFull,
 }
 
 /// The BundleDeployment.
@@ -133,6 +153,8 @@ pub struct Read {
 /// What the watch tells, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
+    /// Not in a list made anew.
+    Vanished,
     Seen(Box<Snapshot>),
     Deleted(Uid),
 }
@@ -145,12 +167,17 @@ pub struct Peer {
     pub version: u32,
     /// In healthy time.
     pub changed: Time,
+    pub free: u8,
+    /// Its Lease was deleted.
+    pub gone: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
     pub alive: bool,
     pub frozen: bool,
+    /// Told to stop.
+    pub draining: bool,
     /// Runs so far; the session is named after it.
     pub boots: u8,
     pub nonces: u64,
@@ -206,6 +233,8 @@ pub struct Lease {
     pub version: u32,
     /// Steps since which its replica renews without a break.
     pub steady: u8,
+    /// Slots left at its last renewal.
+    pub free: u8,
 }
 
 /// Downstream: the newest release record and the objects.
@@ -263,6 +292,38 @@ pub struct World {
     pub disturbed: bool,
     /// The invariant that was broken.
     pub broken: Option<&'static str>,
+    pub setting: Setting,
+    /// Slots that each replica holds in other units.
+    pub elsewhere: Vec<u8>,
+    /// The saved state of upstream.
+    pub saved: Option<Bd>,
+    /// Upstream was restored.
+    pub restored: bool,
+    /// And since then nothing was deployed: the status tells of what was lost.
+    pub doubtful: bool,
+    /// Replicas that list everything anew: so for all their units.
+    pub relisting: Vec<usize>,
+}
+
+/// What does not change.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Setting {
+    /// The unit; its uids begin so.
+    pub unit: char,
+    /// Worker slots of each replica.
+    pub slots: u8,
+    /// Steps of time by which each next one in preference waits longer.
+    pub steal: u8,
+    /// It may take other units' objects.
+    pub takes: bool,
+    /// Objects that ids other than `d1` ask for.
+    pub fewer: usize,
+    /// The id it is made with.
+    pub born: &'static str,
+    /// Nobody but this replica is to claim.
+    pub first: Option<usize>,
+    /// Distance of versions.
+    pub stride: u32,
 }
 
 impl World {
@@ -274,9 +335,20 @@ impl World {
         self.replicas[replica].wake.is_some_and(|time| time <= NOW)
     }
 
-    /// The objects a deployment id asks for: `d1` all of them, others the first one only.
+    /// The objects a deployment id asks for: `d1` all of them, others the first ones only.
     pub fn wanted(&self, deployment: &str) -> usize {
-        if deployment == "d1" { self.down.objects.len() } else { 1 }
+        if deployment == "d1" { self.down.objects.len() } else { self.setting.fewer }
+    }
+
+    /// Whether it is this unit's, under whatever uid, by its marks of ownership.
+    pub fn is_ours(&self, thing: &Thing) -> bool {
+        thing.stamp.0.0.starts_with(self.setting.unit)
+    }
+
+    /// The worker slots that a replica has left.
+    pub fn free(&self, index: usize) -> u8 {
+        let held = u8::from(self.replicas[index].unit.holds_slot()) + self.elsewhere[index];
+        self.setting.slots.saturating_sub(held)
     }
 
     /// One step of time for everybody. Those that are frozen or dead renew nothing and see nothing.
@@ -286,6 +358,11 @@ impl World {
         for lease in &mut self.leases {
             let renews = runs[lease.pod] && lease.session == self.replicas[lease.pod].session(lease.pod);
             lease.version += u32::from(renews);
+            if renews && self.setting.steal > 0 {
+                let replica = &self.replicas[lease.pod];
+                let held = u8::from(replica.unit.holds_slot()) + self.elsewhere[lease.pod];
+                lease.free = self.setting.slots.saturating_sub(held);
+            }
             lease.steady = if renews { (lease.steady + 1).min(3) } else { 0 };
         }
         for (index, replica) in self.replicas.iter_mut().enumerate() {
@@ -305,15 +382,20 @@ impl World {
     pub fn see_leases(&mut self, index: usize) {
         let leases = self.leases.clone();
         let replica = &mut self.replicas[index];
+        for peer in &mut replica.peers {
+            peer.gone |= !leases.iter().any(|lease| lease.session == peer.session);
+        }
         for lease in leases {
             match replica.peers.iter_mut().find(|peer| peer.session == lease.session) {
                 Some(peer) if peer.version == lease.version => {}
-                Some(peer) => (peer.version, peer.changed) = (lease.version, NOW),
+                Some(peer) => (peer.version, peer.changed, peer.free) = (lease.version, NOW, lease.free),
                 None => replica.peers.push(Peer {
                     session: lease.session,
                     pod: lease.pod,
                     version: lease.version,
                     changed: NOW,
+                    free: lease.free,
+                    gone: false,
                 }),
             }
         }
@@ -325,6 +407,7 @@ impl Replica {
         Self {
             alive: true,
             frozen: false,
+            draining: false,
             boots: 0,
             nonces: 0,
             unit: Unit::default(),

@@ -15,7 +15,10 @@ use super::{
     state::{Operation, Owner, operation, owner, unaccounted},
     store::{Record, Store},
 };
-use crate::downstream::fence::{Fence, Fenced};
+use crate::{
+    downstream::fence::{Fence, Fenced},
+    telemetry::chain,
+};
 
 /// Revisions kept when the bundle does not say: Fleet's default.
 const DEFAULT_HISTORY: usize = 2;
@@ -343,17 +346,6 @@ async fn fail_leftovers(
         }
     }
     Ok(())
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -180,6 +180,21 @@ fn a_doubled_answer_to_the_claim_does_not_end_the_finish() {
 }
 
 #[test]
+fn a_finish_answered_before_a_restore_that_was_seen_first_is_sent_again() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    bench.done(Outcome::Deployed);
+    bench.step(Input::Seen(held("21", &claim)));
+    let effects = bench.step(Input::Written(deployed("14")));
+    assert!(rereads(&effects) && finish(&effects).is_none(), "{effects:?}");
+    let effects = bench.step(Input::Read(held("21", &claim)));
+    assert_eq!(
+        finish(&effects).map(|(version, end)| (version.0.as_str(), end)),
+        Some(("21", &End::Deployed))
+    );
+}
+
+#[test]
 fn the_end_of_an_earlier_run_is_nobodys() {
     let mut bench = Bench::running();
     assert_eq!(
