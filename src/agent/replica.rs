@@ -189,8 +189,14 @@ impl Replica {
             Phase::Draining => {
                 info!("no new claims: stopping");
                 self.draining = true;
-                // A wait for readiness has no end in sight: handed over at once.
-                self.feed_where(|unit| matches!(unit.work, Work::Running { waiting: true, .. }), Input::Stop);
+                // A wait for readiness has no end in sight: handed over at once, also one just being entered.
+                let waits = |unit: &Unit| {
+                    matches!(
+                        unit.work,
+                        Work::Running { waiting: true, .. } | Work::Running { entering: Some(_), .. }
+                    )
+                };
+                self.feed_where(waits, Input::Stop);
                 self.is_quiet()
             }
             Phase::Stop => {

@@ -78,6 +78,9 @@ pub(super) fn waiting(
     if claim.nonce != *nonce || entering.is_some() {
         return;
     }
+    if env.draining {
+        return cancel(unit, effects); // a wait has no end in sight
+    }
     let budget = claim.budget.saturating_add(seconds);
     let next = Claim { state: ClaimState::Waiting, budget, ..claim.clone() };
     *entering = Some(Entering { claim: next.clone(), since: env.now, sent: true });

@@ -231,6 +231,17 @@ fn a_wait_is_entered_with_the_same_nonce_and_a_longer_budget_and_gives_the_slot_
 }
 
 #[test]
+fn a_replica_that_is_going_enters_no_wait() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    bench.draining = true;
+    let effects = bench.step(Input::Waiting { nonce: claim.nonce, seconds: 300 });
+    assert!(writes(&effects).is_empty() && cancels(&effects), "{effects:?}");
+    let effects = bench.done(Outcome::Stopped);
+    assert!(matches!(finish(&effects), Some((_, End::Release(_)))), "{effects:?}");
+}
+
+#[test]
 fn a_step_into_a_wait_that_met_a_conflict_is_sent_again() {
     let mut bench = Bench::running();
     let claim = bench.claim();
