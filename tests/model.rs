@@ -13,10 +13,14 @@ mod downstream;
 mod draining;
 #[path = "model/fair.rs"]
 mod fair;
+#[path = "model/faults.rs"]
+mod faults;
 #[path = "model/histories.rs"]
 mod histories;
 #[path = "model/moved.rs"]
 mod moved;
+#[path = "model/outside.rs"]
+mod outside;
 #[path = "model/preference.rs"]
 mod preference;
 #[path = "model/replica.rs"]

@@ -92,7 +92,7 @@ impl World {
         if !mine && bug != Bug::CreateUnconfirmed && !self.is_mine(run) {
             return Checked::Fenced;
         }
-        if found.is_none() && self.removed.contains(&run.uid) {
+        if found.is_none() && self.removed.contains(&run.uid) && !self.restored {
             self.break_("S7: created after the uninstall");
         }
         Checked::Write(DownWrite {

@@ -2,18 +2,18 @@
 //! SIGTERM: no new claims, what runs ends or is handed over, the Lease goes last.
 
 use super::{
-    scenarios::{held, world},
+    scenarios::held,
     search::Scenario,
     world::{Budget, Bug, World},
 };
 
 fn drained() -> Scenario<World> {
-    Scenario::new("draining", held(2, 1, Budget { drains: 1, spec: 1, ..Budget::default() }), 256)
+    Scenario::new("draining", held(2, 1, Budget { drains: 1, unrelated: 1, ..Budget::default() }), 256)
 }
 
 fn drained_while_claiming() -> Scenario<World> {
     let budget = Budget { drains: 1, lost: 1, ..Budget::default() };
-    Scenario::new("draining, lost answer", world(2, 1, budget), 256)
+    Scenario::new("draining, lost answer", held(2, 1, budget), 256)
 }
 
 fn drained_in_a_wait() -> Scenario<World> {

@@ -50,18 +50,18 @@ fn frozen_first(takes: bool) -> Scenario<Cluster> {
     cluster.moves = Some(1);
     // The first one gives it up in the middle of its deployment.
     cluster.units[1].setting.takes = takes;
-    Scenario::new(if takes { "moved, taken" } else { "moved, given up" }, cluster, 64)
+    Scenario::new(if takes { "moved, taken" } else { "moved, given up" }, cluster, 512)
 }
 
 fn crashed() -> Scenario<Cluster> {
     let budget = Budget { crashes: 1, ..Budget::default() };
-    Scenario::new("moved, crash", two(true, true, budget), 128)
+    Scenario::new("moved, crash", two(true, true, budget), 512)
 }
 
 fn removed() -> Scenario<Cluster> {
     let mut cluster = two(true, true, Budget { freezes: 1, ..Budget::default() });
     cluster.units[0].budget.deletions = 1;
-    Scenario::new("moved, owner removed", cluster, 128)
+    Scenario::new("moved, owner removed", cluster, 512)
 }
 
 #[test]

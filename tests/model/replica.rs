@@ -166,9 +166,12 @@ impl World {
     }
 
     fn send(&mut self, index: usize, version: &str, uid: flotilla::protocol::Uid, change: Change) {
-        let Ok(version) = version.parse() else {
-            return self.break_("S3: a write against no version");
-        };
+        let unknown = version.is_empty();
+        if unknown && matches!(&change, Change::Claim(claim) if claim.state == ClaimState::Claimed) {
+            return self.break_("S3: a claim against no version");
+        }
+        // No object has it: the agent refuses it as a conflict.
+        let version = if unknown { 0 } else { version.parse().expect("a version") };
         let write = Write { uid, version, change, answer: None };
         if let Some(before) = self.replicas[index].write.replace(write)
             && before.answer.is_none()

@@ -14,7 +14,7 @@ fn restored() -> Scenario<World> {
 }
 
 fn restored_after_a_change() -> Scenario<World> {
-    let mut world = held(1, 1, Budget { restores: 1, spec: 1, time: 2, pauses: 1, ..Budget::default() });
+    let mut world = held(1, 1, Budget { restores: 1, spec: 1, time: 2, ..Budget::default() });
     world.setting.stride = 2;
     world.saved = world.bd.clone();
     Scenario::new("restored, one replica", world, 64)
@@ -26,6 +26,6 @@ fn a_restored_upstream_is_noticed_and_nothing_older_overwrites() {
 }
 
 #[test]
-fn a_change_and_a_pause_around_a_restore_are_harmless() {
+fn a_change_around_a_restore_is_harmless() {
     restored_after_a_change().holds();
 }

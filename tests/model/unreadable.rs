@@ -2,13 +2,14 @@
 //! Claims of another program: respected for the claim timeout as long as they stand unchanged, then taken over.
 
 use super::{
+    actions::Action,
     scenarios::{deployed, held, world},
     search::Scenario,
     world::{Budget, Bug, World},
 };
 
 fn before_the_claim() -> Scenario<World> {
-    Scenario::new("unreadable", world(2, 1, Budget { strange: 2, time: 2, ..Budget::default() }), 128)
+    Scenario::new("unreadable", world(1, 1, Budget { strange: 2, time: 3, ..Budget::default() }), 128)
 }
 
 fn over_a_claim() -> Scenario<World> {
@@ -22,8 +23,11 @@ fn on_what_is_up_to_date() -> Scenario<World> {
 }
 
 fn cleared() -> Scenario<World> {
-    let mut world = world(1, 1, Budget { strange: 1, time: 4, ..Budget::default() });
+    let mut world = world(1, 1, Budget { strange: 1, ..Budget::default() });
     world.reaper = Some(None);
+    world.act(Action::Strange, Bug::None);
+    world.replicas[0].frozen = true; // it wakes at any time
+    world.budget = Budget { time: 4, ..Budget::default() };
     Scenario::new("unreadable, reaper", world, 64)
 }
 

@@ -216,6 +216,16 @@ fn states_below_an_own_write_are_ignored_until_live_reads_insist() {
 }
 
 #[test]
+fn nothing_is_claimed_between_a_restore_and_the_list_it_asks_for() {
+    let mut bench = Bench::new();
+    bench.step(Input::Seen(Snapshot { gate: Gate::Held, ..object("10") }));
+    bench.unit.forget_versions();
+    let effects = bench.step(Input::Gate(Gate::Open));
+    assert!(writes(&effects).is_empty(), "no write has no version as its precondition: {effects:?}");
+    assert_eq!(writes(&bench.step(Input::Seen(object("5"))))[0].0.0, "5");
+}
+
+#[test]
 fn a_read_below_a_write_made_since_the_last_doubt_is_only_another_doubt() {
     let mut bench = Bench::running();
     bench.step(Input::Read(object("10")));
