@@ -2,17 +2,21 @@
 //! Requests to the downstream API server: one timeout around each call, one error type that tells a refusal from
 //! silence, metadata-only reads.
 //!
-//! Nothing here retries. Whether a request may be repeated is for the caller to judge, since every write carries a
+//! Nothing here retries, except what an overloaded server has turned away. Whether a request may be repeated is for the caller to judge, since every write carries a
 //! precondition that a blind repetition would trip over.
 
 mod metadata;
 mod refusal;
 
-use std::time::Duration;
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
+};
 
 use http::{Method, Request, header};
-use kube::Client;
+use kube::{Client, core::Status};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::time::Instant;
 
 pub use metadata::{ListOf, LiveMeta, MetaOnly};
 pub use refusal::RequestError;
@@ -139,14 +143,36 @@ impl Server {
         Ok(if answer.kind == "Status" { Deleted::Gone } else { Deleted::Held })
     }
 
+    /// Sends it; an overloaded server is asked again when it says so, within the same time limit. It has not begun to
+    /// carry out what it turns away like that, so that this is no blind repetition.
     async fn send<T: DeserializeOwned>(&self, request: Request<Vec<u8>>) -> Result<T, RequestError> {
-        match tokio::time::timeout(self.timeout, self.client.request::<T>(request)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(kube::Error::Api(status))) => Err(RequestError::Refused(status)),
-            Ok(Err(error)) => Err(RequestError::Transport(Box::new(error))),
-            Err(_) => Err(RequestError::Silent(self.timeout)),
+        let deadline = Instant::now() + self.timeout;
+        let mut tries = 0;
+        loop {
+            match tokio::time::timeout_at(deadline, self.client.request::<T>(request.clone())).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(kube::Error::Api(status))) => {
+                    let pause = pause(&request, &status, tries);
+                    if status.code != 429 || Instant::now() + pause >= deadline {
+                        return Err(RequestError::Refused(status));
+                    }
+                    tokio::time::sleep(pause).await;
+                    tries += 1;
+                }
+                Ok(Err(error)) => return Err(RequestError::Transport(Box::new(error))),
+                Err(_) => return Err(RequestError::Silent(self.timeout)),
+            }
         }
     }
+}
+
+/// How long a server that has too much to do is left alone: as long as it says, or a second, and up to as much again,
+/// by request, so that those that were turned away together do not come back together.
+fn pause(request: &Request<Vec<u8>>, status: &Status, tries: u32) -> Duration {
+    let asked = status.details.as_ref().map_or(0, |details| details.retry_after_seconds).max(1);
+    let mut hasher = DefaultHasher::new();
+    (request.uri().path(), tries).hash(&mut hasher);
+    Duration::from_secs(asked.into()).mul_f64(1.0 + (hasher.finish() % 1000) as f64 / 1000.0)
 }
 
 fn request(
@@ -177,6 +203,32 @@ pub(super) fn push_segment(path: &mut String, segment: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::scripted;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_overloaded_server_is_asked_again_within_the_time_of_one_request() {
+        let (client, mut cluster) = scripted::client();
+        let server = Server::new(client, Duration::from_secs(10));
+        let asking = server.clone();
+        let asked = tokio::spawn(async move { asking.metadata("/api/v1/namespaces/a").await });
+        for _ in 0..2 {
+            cluster.next().await.refuse(429, "TooManyRequests");
+        }
+        cluster.next().await.answer(200, &serde_json::json!({ "metadata": { "name": "a" } }));
+        assert_eq!(asked.await.unwrap().unwrap().unwrap().name, "a");
+
+        let start = Instant::now();
+        let asked = tokio::spawn(async move { server.metadata("/api/v1/namespaces/a").await });
+        let refusals = tokio::spawn(async move {
+            loop {
+                cluster.next().await.refuse(429, "TooManyRequests");
+            }
+        });
+        let error = asked.await.unwrap().unwrap_err();
+        refusals.abort();
+        assert_eq!(error.status().map(|status| status.code), Some(429));
+        assert!(start.elapsed() <= Duration::from_secs(10));
+    }
 
     #[test]
     fn a_name_cannot_leave_its_place_in_the_path() {

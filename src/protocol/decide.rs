@@ -10,6 +10,10 @@ use super::{
 };
 use super::{Note, Observation};
 
+/// A preferred replica that is believed full delays this one by only that part of the steal delay: what its Lease says
+/// of its slots is seconds old.
+const FULL: u32 = 5;
+
 /// Decides about an idle unit.
 pub(super) fn decide(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) {
     let (Some(latest), Some(observed)) = (unit.latest.clone(), unit.observed.clone()) else { return };
@@ -177,7 +181,9 @@ fn claim_when_due(
     }
     let wanted = *unit.wanted.get_or_insert(env.now);
     let rank = env.sessions.rank(env.session, &latest.uid, env.healthy);
-    let turn = wanted + env.config.steal_delay * rank;
+    // Who is believed full is not waited for, but all that believe so must not reach for it in the same moment.
+    let full = env.sessions.preference(env.session, &latest.uid, env.healthy).0.saturating_sub(rank);
+    let turn = wanted + env.config.steal_delay * rank + env.config.steal_delay / FULL * full;
     if env.now < turn {
         return wake_at(turn, effects);
     }
