@@ -46,6 +46,10 @@ struct Arguments {
     /// Where to write the report, too.
     #[arg(long)]
     report: Option<PathBuf>,
+    /// Instead of chaos: kill and stop this many holders each, with the times a release is shipped with, and tell how
+    /// long their work lay there.
+    #[arg(long, value_name = "ROUNDS")]
+    measure_takeover: Option<usize>,
     /// Leave logs and audit logs on disk in any case, and say where.
     #[arg(long)]
     keep: bool,
@@ -72,6 +76,12 @@ async fn main() -> ExitCode {
 
 async fn tell(arguments: &Arguments) -> anyhow::Result<()> {
     let tools = Tools::build(Tools::CONTROL_PLANE)?;
+    if let Some(rounds) = arguments.measure_takeover {
+        let world = World::start(&world::built_binary()?, tools, Downstream::Bare).await?;
+        let measured = disorder::takeover::measure(&world, rounds).await;
+        return world.conclude(measured.map(|text| println!("\n{text}")));
+    }
+    #[expect(clippy::disallowed_methods, reason = "the seed that a run without one is drawn from")]
     let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     println!("seed {seed}");
     let settings = Settings {

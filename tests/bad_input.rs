@@ -149,6 +149,7 @@ async fn story(world: &World) -> anyhow::Result<()> {
 
     heal(&publisher, &contents, &downstream, &cases).await?;
     units.until_ready(cases.iter().map(|case| case.bundle.name.as_str()), BOUND).await?;
+    success_is_told_of_the_release(&downstream, &cases).await?;
 
     a_status_that_someone_else_rewrote_is_put_right(&units, &publisher).await?;
     an_unreadable_claim_is_respected_for_the_claim_timeout(&units, &publisher).await
@@ -171,17 +172,36 @@ async fn is_told_clearly(units: &Units, downstream: &Client, case: &Case) -> any
     let times = message.to_lowercase().matches(&case.once.to_lowercase()).count();
     assert_eq!(times, 1, "{name}: the cause is told {times} times: {message}");
 
+    let failures = [reason::DEPLOY_FAILED, reason::SIZE_EXCEEDED];
+    an_event_tells(downstream, name, &failures).await.map(drop)
+}
+
+/// Waits for an Event of one of these reasons about the bundle, and gives it.
+async fn an_event_tells(downstream: &Client, bundle: &str, reasons: &[&str]) -> anyhow::Result<Event> {
     let events: Api<Event> = Api::all(downstream.clone());
-    until(&format!("an Event about {name}"), GENEROUS, async || {
-        let list = events.list(&ListParams::default()).await?;
-        let about = |event: &&Event| {
-            event.note.as_ref().is_some_and(|note| note.starts_with(&format!("bundle {name} ")))
-        };
-        let failures = [reason::DEPLOY_FAILED, reason::SIZE_EXCEEDED];
-        let told = |event: &&Event| event.reason.as_deref().is_some_and(|reason| failures.contains(&reason));
-        Ok(list.iter().filter(about).any(|event| told(&event)).then_some(()))
+    let about = format!("bundle {bundle}");
+    let told = |event: &Event| {
+        let its = |note: &String| note.strip_prefix(&about).is_some_and(|rest| rest.starts_with([':', ' ']));
+        event.note.as_ref().is_some_and(its)
+            && event.reason.as_deref().is_some_and(|reason| reasons.contains(&reason))
+    };
+    until(&format!("an Event {reasons:?} about {bundle}"), GENEROUS, async || {
+        Ok(events.list(&ListParams::default()).await?.into_iter().find(told))
     })
     .await
+}
+
+async fn success_is_told_of_the_release(downstream: &Client, cases: &[Case]) -> anyhow::Result<()> {
+    let first = an_event_tells(downstream, "fine-0", &[reason::FIRST_DEPLOYED]).await?;
+    let regarding = first.regarding.context("the Event is about nothing")?;
+    assert_eq!(
+        (regarding.kind.as_deref(), regarding.namespace.as_deref(), regarding.name.as_deref()),
+        (Some("Secret"), Some(NAMESPACE), Some("sh.helm.release.v1.fine-0.v1"))
+    );
+    for case in cases {
+        an_event_tells(downstream, &case.bundle.name, &[reason::RECOVERED]).await?;
+    }
+    Ok(())
 }
 
 /// Takes every cause away, in the way a person would.

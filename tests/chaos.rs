@@ -8,6 +8,7 @@ use std::time::Duration;
 mod harness;
 
 #[path = "../dev/disorder/mod.rs"]
+#[expect(dead_code, reason = "the measurement of takeovers is dev/chaos' alone")]
 mod disorder;
 
 use disorder::Settings;

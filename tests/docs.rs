@@ -3,8 +3,10 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
+use clap::CommandFactory;
 use flotilla::{
     api::keys,
+    cli::args::Cli,
     telemetry::{Metrics, events::reason},
 };
 
@@ -97,6 +99,45 @@ fn the_commands_of_the_readme_can_be_run() {
         let mode =
             fs::metadata(&path).unwrap_or_else(|error| panic!("{command}: {error}")).permissions().mode();
         assert!(path.is_file() && mode & 0o111 != 0, "{command} is no executable file");
+    }
+}
+
+#[test]
+fn the_user_guide_has_every_verb_and_the_flags_of_what_runs() {
+    let guide = text("docs/user-guide.md");
+    for verb in Cli::command().get_subcommands() {
+        let name = verb.get_name();
+        assert!(
+            guide.contains(&format!("`flotilla {name}")),
+            "docs/user-guide.md does not name `flotilla {name}`"
+        );
+        if !["agent", "controller"].contains(&name) {
+            continue;
+        }
+        for flag in verb.get_arguments().filter_map(|flag| flag.get_long()) {
+            // Fleet's own log flags and what is accepted without meaning: `--help` is enough.
+            let accepted = flag.starts_with("zap-") || flag.starts_with("debug") || flag == "leader-elect";
+            let known = guide.contains(&format!("`--{flag}`"));
+            assert!(known || accepted, "docs/user-guide.md does not explain --{flag} of flotilla {name}");
+        }
+    }
+}
+
+#[test]
+fn every_script_is_listed_for_contributors() {
+    let page = text("CONTRIBUTING.md");
+    let documented = quoted(&page);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for folder in ["dev", "dev/tools"] {
+        for entry in fs::read_dir(root.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() && path.extension().is_none() {
+                let script = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+                assert!(documented.contains(script.as_str()), "CONTRIBUTING.md does not list {script}");
+                let help = fs::read_to_string(&path).unwrap();
+                assert!(help.contains("\n# help: "), "dev/help has nothing to say about {script}");
+            }
+        }
     }
 }
 

@@ -232,8 +232,16 @@ async fn a_release_lives_and_helm_reads_it_at_every_step() -> anyhow::Result<()>
     let guard = Guard::parse("session/nonce").context("a guard")?;
     let uid = "u".into();
     let history = ctx.store.history("ns", "app").await?;
-    let removal =
-        Removal { namespace: "ns", name: "app", bundle: "b", uid: &uid, guard, take_over: false, history };
+    let removal = Removal {
+        namespace: "ns",
+        name: "app",
+        bundle: "b",
+        uid: &uid,
+        before: None,
+        guard,
+        take_over: false,
+        history,
+    };
     let guarded = uninstall::guard(&ctx, removal).await?.context("something to remove")?;
     let removed = guarded.remove(&ctx, &second, &CancellationToken::new()).await?;
     assert!(removed.iter().all(|one| one.fate == Fate::Deleted && one.gone.is_some()), "{removed:?}");

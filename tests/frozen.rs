@@ -5,6 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::ensure;
+use flotilla::telemetry::events::reason;
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::ListParams;
 
 #[path = "../dev/harness/mod.rs"]
 mod harness;
@@ -13,7 +17,7 @@ use harness::bundles::Bundle;
 use harness::judge;
 use harness::records::Traces;
 use harness::world::{Downstream, World};
-use harness::{GENEROUS, Tools};
+use harness::{GENEROUS, Tools, until};
 
 const BUNDLE: &str = "ledger";
 /// Enough that the freeze hits the middle of the work.
@@ -74,6 +78,7 @@ async fn story(world: &World) -> anyhow::Result<()> {
     assert_eq!(next.holder, "sleeper");
     sleeper.check()?;
 
+    it_is_told(world).await?;
     assert_eq!(records.of(BUNDLE, BUNDLE), revisions, "the sleeper touched the release");
     assert!(!revisions[0].was_deployed(), "{:?}", revisions[0]);
     let judged = judge::verdict(&units.claims(), &records.all(), &[]);
@@ -92,4 +97,16 @@ async fn story(world: &World) -> anyhow::Result<()> {
     }
     assert_eq!(all.values().filter(|trace| trace.present).count(), OBJECTS_LATER + 1);
     Ok(())
+}
+
+async fn it_is_told(world: &World) -> anyhow::Result<()> {
+    let events: Api<Event> = Api::all(world.downstream.admin().await?);
+    let told = |event: &Event| {
+        let its = |note: &String| note.starts_with(&format!("bundle {BUNDLE}: "));
+        event.reason.as_deref() == Some(reason::TAKEN_OVER) && event.note.as_ref().is_some_and(its)
+    };
+    until("an Event about the takeover", GENEROUS, async || {
+        Ok(events.list(&ListParams::default()).await?.iter().any(told).then_some(()))
+    })
+    .await
 }

@@ -99,6 +99,16 @@ fn a_new_version_is_no_repetition() {
 }
 
 #[test]
+fn a_rollback_is_no_repetition_even_when_what_it_takes_back_left_no_record() {
+    let other = Claim { deployment: "s-2:2".into(), ..claim("b", "8", "two", Some(End::Released)) };
+    let back = claim("c", "9", "two", Some(End::Finished));
+    let records = [record(1, "7", DEPLOYED), record(2, "9", DEPLOYED)];
+    let first = claim("a", "7", "one", Some(End::Finished));
+    assert!(verdict(&[first.clone(), other, back.clone()], &records, &[]).doubles.is_empty());
+    assert_eq!(verdict(&[first, back], &records, &[]).doubles.len(), 1);
+}
+
+#[test]
 fn a_takeover_from_the_living_is_told() {
     let claims = [claim("a", "7", "one", taken_over_by("b")), claim("b", "9", "two", Some(End::Finished))];
     let other = [Ended { holder: "three".into(), at: Instant::now() }];

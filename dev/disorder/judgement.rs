@@ -306,10 +306,10 @@ fn gaps(claims: &[Claim], runs: &[Run]) -> (Vec<Duration>, Vec<Duration>) {
         let Some(run) = run else { continue };
         if let Some(kill) = run.killed.filter(|kill| *kill <= at) {
             killed.push(at - kill.max(claim.seen));
-        } else if let Some((from, _)) = run.frozen.iter().rfind(|(from, _)| *from <= at) {
-            if claim.seen <= *from {
-                frozen.push(at - *from);
-            }
+        } else if let Some((from, _)) = run.frozen.iter().rfind(|(from, _)| *from <= at)
+            && claim.seen <= *from
+        {
+            frozen.push(at - *from);
         }
     }
     killed.sort();

@@ -7,6 +7,7 @@ pub mod faults;
 pub mod judgement;
 pub mod load;
 pub mod report;
+pub mod takeover;
 pub mod witness;
 
 use std::time::Duration;

@@ -73,8 +73,10 @@ pub fn verdict(claims: &[Claim], records: &[Record], ended: &[Ended]) -> Verdict
             *verdict.deployments.entry(claim.holder.clone()).or_default() += 1;
         }
         let earlier = before.entry((record.namespace.as_str(), record.release.as_str())).or_default();
-        // A rollback is new work: what another deployment changed in between is changed back.
-        let same = earlier.last().filter(|(_, other)| is_same_work(other, claim));
+        // A rollback is new work: another deployment may have changed something in between, also one without a record.
+        let same = earlier
+            .last()
+            .filter(|(_, other)| is_same_work(other, claim) && !is_interrupted(claims, other, claim));
         if let Some((other_record, other)) = same {
             let other_name = other_record.revision;
             if other.nonce == claim.nonce {
@@ -100,6 +102,13 @@ pub fn lost_claims(claims: &[Claim], unit: &str) -> usize {
 
 fn is_same_work(a: &Claim, b: &Claim) -> bool {
     (&a.uid, &a.deployment) == (&b.uid, &b.deployment)
+}
+
+/// Whether the unit was claimed for another deployment between two claims.
+fn is_interrupted(claims: &[Claim], first: &Claim, second: &Claim) -> bool {
+    let between = claims.iter().skip_while(|claim| claim.nonce != first.nonce);
+    let mut between = between.take_while(|claim| claim.nonce != second.nonce);
+    between.any(|claim| claim.uid == first.uid && claim.deployment != first.deployment)
 }
 
 /// Whether somebody else than its holder ended the claim.

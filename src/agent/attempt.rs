@@ -98,7 +98,11 @@ pub async fn attempt(job: Job) -> Ended {
                     "the record of the failed attempt stays pending"
                 );
             }
-            Ended::failed(&run.job, error)
+            if run.is_lost(&error).await {
+                Ended::discarded(&run.job, &error)
+            } else {
+                Ended::failed(&run.job, error)
+            }
         }
     };
     ended.tell(&run.job, took);
@@ -140,6 +144,13 @@ impl Run {
         let namespace = api::release_namespace(&options).to_owned();
         let release = api::release_name(&job.name, &options);
         Self { job, fence, options, namespace, release, late: OnceLock::new() }
+    }
+
+    /// Whether the claim went to somebody else meanwhile. A replica that was frozen fails in many ways before it
+    /// learns that it was taken over; its successor's success must not be followed by its failure's Event.
+    async fn is_lost(&self, error: &AttemptError) -> bool {
+        let failed = matches!(error.class(), error::Class::Retryable | error::Class::Permanent);
+        failed && matches!(self.fence.proof.confirm().await, Ok(false))
     }
 
     /// The steps. A gate that comes back is open and to be failed.

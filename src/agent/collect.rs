@@ -218,7 +218,7 @@ impl Pass<'_> {
             Some(_) => return false,
             None => None,
         };
-        let order = Order { name, uid: &found.uid, namespace, release, why };
+        let order = Order { name, uid: &found.uid, before: None, namespace, release, why };
         match removal::carry_out(ctx, &order, dead).await {
             Ok(true) => {
                 let note = match why {

@@ -105,6 +105,12 @@ impl StatusWrite {
     }
 }
 
+/// Every write has an answer: without an object to base it on, it is that of one that was changed meanwhile.
+fn baseless(replica: &Replica, name: &Name) {
+    let (outbox, name) = (replica.outbox.clone(), name.clone());
+    tokio::spawn(async move { outbox.input(&name, Input::Conflict).await });
+}
+
 fn spawn_write(replica: &Replica, name: &Name, write: StatusWrite) {
     let (ctx, outbox, name) = (replica.ctx.clone(), replica.outbox.clone(), name.clone());
     tokio::spawn(async move {
@@ -136,7 +142,7 @@ async fn answered(outbox: &Outbox, name: &Name, answer: Answer) {
 
 fn write_claim(replica: &mut Replica, name: &Name, version: Epoch, claim: Claim) {
     let Some(entry) = replica.units.get_mut(name) else { return };
-    let Some(object) = entry.object.clone() else { return };
+    let Some(object) = entry.object.clone() else { return baseless(replica, name) };
     let kind = match claim.state {
         ClaimState::Waiting => UpstreamWrite::Wait,
         _ => UpstreamWrite::Claim,
@@ -157,7 +163,7 @@ fn write_claim(replica: &mut Replica, name: &Name, version: Epoch, claim: Claim)
 
 fn finish(replica: &mut Replica, name: &Name, version: Epoch, nonce: &Nonce, end: &End) {
     let Some(entry) = replica.units.get_mut(name) else { return };
-    let Some(object) = entry.object.clone() else { return };
+    let Some(object) = entry.object.clone() else { return baseless(replica, name) };
     entry.asked = replica.ctx.clock.now();
     let now = replica.ctx.clock.stamp();
     let kind = match end {

@@ -17,6 +17,7 @@ mod inbox;
 mod mass;
 mod monitoring;
 mod notes;
+mod patience;
 mod plan;
 mod proof;
 mod removal;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Removing the release of a BundleDeployment that was deleted.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -21,7 +21,7 @@ use crate::{
         removal::RemovalError,
         uninstall::{self, UninstallError},
     },
-    protocol::{Gate, Nonce, Removal, SessionId, Uid},
+    protocol::{Epoch, Gate, Nonce, Removal, SessionId, Uid},
     render::{self, RenderError},
     telemetry::events::{EventType, reason},
     upstream::{self, UpstreamError},
@@ -88,7 +88,10 @@ async fn try_remove(
     dead_guard: Option<SessionId>,
 ) -> Result<bool, RemoveError> {
     let (namespace, release) = place(name, object);
-    let order = Order { name, uid, namespace: &namespace, release: &release, why: Why::Deleted };
+    let version = object.metadata.resource_version.clone().map(Epoch);
+    // None known: nothing is older.
+    let before = Some(version.filter(|_| object.metadata.uid.as_deref() == Some(&uid.0)).unwrap_or_default());
+    let order = Order { name, uid, before, namespace: &namespace, release: &release, why: Why::Deleted };
     carry_out(ctx, &order, dead_guard).await
 }
 
@@ -98,6 +101,8 @@ pub(super) struct Order<'a> {
     pub name: &'a str,
     /// The BundleDeployment whose objects they are; empty when no stamp tells.
     pub uid: &'a Uid,
+    /// As in [`uninstall::Removal`].
+    pub before: Option<Epoch>,
     /// The release's namespace.
     pub namespace: &'a str,
     /// The release's name.
@@ -191,6 +196,7 @@ pub(super) async fn carry_out(
         name: order.release,
         bundle: name,
         uid,
+        before: order.before.clone(),
         guard: Guard { session: ctx.session_id.clone(), nonce },
         take_over: foreign_still || takes_over(&history, dead_guard.as_ref(), &ctx.session_id),
         history,
@@ -213,13 +219,14 @@ pub(super) async fn carry_out(
     let _ = ctx.downstream.kinds.prepare(kinds_wanted).await;
     let kinds = kinds_of(ctx, objects.iter());
     let keeps = guarded.keeps_objects();
+    let uids = guarded.uids().clone();
     let never = CancellationToken::new();
     guarded.remove(&ctx.downstream, &objects, &never).await.map_err(RemoveError::Uninstall)?;
     // Of one that moved, the same label and uid are on what it has now.
     if !keeps && order.why != Why::Moved && !uid.0.is_empty() {
         let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
-        sweep(ctx, &kinds, &hash, uid, &never).await?;
-        sweep_later(ctx.clone(), name.to_owned(), kinds, hash, uid.clone());
+        sweep(ctx, &kinds, &hash, &uids, &never).await?;
+        sweep_later(ctx.clone(), name.to_owned(), kinds, hash, uids);
     }
     Ok(true)
 }
@@ -243,18 +250,18 @@ async fn sweep(
     ctx: &Context,
     kinds: &[Arc<Kind>],
     hash: &str,
-    uid: &Uid,
+    uids: &BTreeSet<Uid>,
     cancelled: &CancellationToken,
 ) -> Result<(), RemoveError> {
-    let swept = prune::orphans(&ctx.downstream, kinds, hash, uid, cancelled).await;
+    let swept = prune::orphans(&ctx.downstream, kinds, hash, uids, cancelled).await;
     swept.map(|_| ()).map_err(RemoveError::Strays)
 }
 
 /// S7: a create that a frozen replica sent before it was taken over can still land; by then it has.
-fn sweep_later(ctx: Arc<Context>, name: String, kinds: Vec<Arc<Kind>>, hash: String, uid: Uid) {
+fn sweep_later(ctx: Arc<Context>, name: String, kinds: Vec<Arc<Kind>>, hash: String, uids: BTreeSet<Uid>) {
     tokio::spawn(async move {
         tokio::time::sleep(ctx.protocol.ttl + ctx.downstream.server.timeout()).await;
-        if let Err(error) = sweep(&ctx, &kinds, &hash, &uid, &CancellationToken::new()).await {
+        if let Err(error) = sweep(&ctx, &kinds, &hash, &uids, &CancellationToken::new()).await {
             warn!(unit = name, cause = upstream::chain(&error), "cannot look for objects that landed late");
         }
     });
@@ -299,7 +306,8 @@ mod tests {
     #[test]
     fn a_bundledeployment_that_is_there_takes_the_right_away() {
         let (uid, other) = (Uid("u".into()), Uid("old".into()));
-        let order = |why, uid, namespace| Order { name: "web", uid, namespace, release: "web", why };
+        let order =
+            |why, uid, namespace| Order { name: "web", uid, before: None, namespace, release: "web", why };
         let live = bd(|_| {});
         let stands = |order: Order<'_>, live: Option<&BundleDeployment>| order.why.stands(&order, live);
         // It was deleted and is not: its event was one of a cache that lags.

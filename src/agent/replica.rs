@@ -189,8 +189,15 @@ impl Replica {
             Phase::Draining => {
                 info!("no new claims: stopping");
                 self.draining = true;
-                // A wait for readiness has no end in sight: handed over at once.
-                self.feed_where(|unit| matches!(unit.work, Work::Running { waiting: true, .. }), Input::Stop);
+                self.ctx.free_slots.store(0, Ordering::Relaxed);
+                // A wait for readiness has no end in sight: handed over at once, also one just being entered.
+                let waits = |unit: &Unit| {
+                    matches!(
+                        unit.work,
+                        Work::Running { waiting: true, .. } | Work::Running { entering: Some(_), .. }
+                    )
+                };
+                self.feed_where(waits, Input::Stop);
                 self.is_quiet()
             }
             Phase::Stop => {
@@ -304,7 +311,8 @@ impl Replica {
         self.census.moved(&self.ctx.metrics, &self.ctx.clock, stood, entry.counted);
         if held != holds {
             self.held_slots = if holds { self.held_slots + 1 } else { self.held_slots - 1 };
-            let free = self.free_slots();
+            // A replica that stops is no choice for anybody: peers do not leave it a head start.
+            let free = if self.draining { 0 } else { self.free_slots() };
             self.ctx.free_slots.store(free, Ordering::Relaxed);
             self.ctx.metrics.set_free_slots(free);
         }

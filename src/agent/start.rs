@@ -15,6 +15,7 @@ use tracing::{info, warn};
 use super::{
     args::AgentArgs,
     context::Context,
+    patience::{self, until_it_passes},
     replica::Replica,
     shutdown,
     surroundings::{self, Clock},
@@ -88,7 +89,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
     }
     let clock = Clock::start();
     let metrics = Metrics::new();
-    let health = Health::new(&["engine", "session", "sessions", "watch"]);
+    let health = Health::new(&[patience::PART, "engine", "session", "sessions", "watch"]);
     let stop = CancellationToken::new();
     let addresses = Addresses { metrics: &args.metrics_address, probes: &args.probe_address };
     probes::serve(addresses, health.clone(), metrics.clone(), stop.clone())
@@ -97,8 +98,12 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
 
     let client = downstream_client(&args).await?;
     let registration =
-        registration::existing(&client, &args.namespace).await.map_err(AgentError::Registration)?;
-    registration::agent_config(&client, &args.namespace).await.map_err(AgentError::Registration)?;
+        until_it_passes(&health, async || registration::existing(&client, &args.namespace).await)
+            .await
+            .map_err(AgentError::Registration)?;
+    until_it_passes(&health, async || registration::agent_config(&client, &args.namespace).await)
+        .await
+        .map_err(AgentError::Registration)?;
     let upstream = Upstream::connect(registration.kubeconfig).await.map_err(AgentError::Upstream)?;
     let errors = match std::env::var(ErrorStatuses::VARIABLE) {
         Ok(json) if !json.is_empty() => ErrorStatuses::with(&json).map_err(AgentError::Mapping)?,
@@ -113,21 +118,20 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
     let holder = Holder(args.pod_name.clone().unwrap_or_else(|| format!("flotilla-{session_id}")));
     let free_slots = Arc::new(AtomicUsize::new(args.workers));
     metrics.set_slots(args.workers, args.workers);
-    let session = SessionLease::start(
-        client.clone(),
-        SessionConfig {
-            namespace: args.namespace.clone(),
-            session: session_id.clone(),
-            holder: holder.clone(),
-            pod_uid: args.pod_uid.clone(),
-            cluster_namespace: upstream.namespace().to_owned(),
-            scope: args.scope.clone(),
-            ttl: args.session_ttl,
-            renew: args.session_renew,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        },
-        free_slots.clone(),
-    )
+    let config = SessionConfig {
+        namespace: args.namespace.clone(),
+        session: session_id.clone(),
+        holder: holder.clone(),
+        pod_uid: args.pod_uid.clone(),
+        cluster_namespace: upstream.namespace().to_owned(),
+        scope: args.scope.clone(),
+        ttl: args.session_ttl,
+        renew: args.session_renew,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let session = until_it_passes(&health, async || {
+        SessionLease::start(client.clone(), config.clone(), free_slots.clone()).await
+    })
     .await
     .map_err(AgentError::Session)?;
     health.set("session", Ok(()));

@@ -368,3 +368,29 @@ where
 {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_of_a_newer_crd_survive_a_round_trip() {
+        let document = json!({
+            "apiVersion": "fleet.cattle.io/v1alpha1",
+            "kind": "BundleDeployment",
+            "metadata": {"name": "web", "namespace": "c1"},
+            "spec": {
+                "deploymentID": "s-1:o",
+                "options": {"defaultNamespace": "ns", "helm": {"newHelm": 1}, "newOption": [1]},
+                "dependsOn": [{"name": "db", "newReference": 1}],
+                "newField": {"x": true},
+            },
+            "status": {"appliedDeploymentID": "s-1:o", "release": "ns/web:1", "newStatus": {"y": 1}, "display": {}},
+        });
+        let bd: BundleDeployment = serde_json::from_value(document.clone()).unwrap();
+        assert_eq!(bd.spec.unknown.keys().collect::<Vec<_>>(), ["newField"]);
+        assert_eq!(serde_json::to_value(&bd).unwrap(), document);
+    }
+}

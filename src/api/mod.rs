@@ -36,7 +36,7 @@ pub(crate) use bundledeployment::{is_zero, null_default};
 pub type Unknown = std::collections::BTreeMap<String, serde_json::Value>;
 
 /// Lower-case hex digits.
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         // Writing to a String does not fail.

@@ -122,7 +122,7 @@ async fn a_missing_namespace_is_told_at_once() {
             _ => refusal(404, "NotFound", "bundledeployments"),
         });
     let error = deploy(&client, &planned()).await.unwrap_err();
-    assert_eq!(crate::cli::error::chain(&error), "write BundleDeployment c1/web: namespaces says NotFound");
+    assert_eq!(crate::telemetry::chain(&error), "write BundleDeployment c1/web: namespaces says NotFound");
     assert_eq!(asked.lock().unwrap().len(), 3);
 }
 

@@ -181,8 +181,21 @@ impl LogFlags {
     }
 }
 
+/// Variables that have no flag.
+const AGENT_VARIABLES: &str = "\
+Variables without a flag (an empty one counts as unset):
+  BUNDLEDEPLOYMENT_RECONCILER_WORKERS  deployments at once [default: 50]
+  POD_NAME                             this replica's name [default: HOSTNAME]
+  POD_UID                              uid of its Pod, which then owns the session's Lease
+  FLEET_AGENT_METRICS_BIND_ADDRESS     where to serve metrics; 0 disables [default: :8080]
+  FLEET_AGENT_PROBE_BIND_ADDRESS       where to serve probes; 0 disables [default: :8081]
+  FLOTILLA_ENGINE                      path of flotilla-engine [default: beside this program]
+  CATTLE_WRANGLER_CHECK_GVK_ERROR_MAPPING
+                                       JSON: conditions that are errors, by kind";
+
 /// Flags of `flotilla agent`.
 #[derive(Debug, Args)]
+#[command(after_long_help = AGENT_VARIABLES)]
 pub struct AgentVerb {
     /// The agent's own namespace [env: NAMESPACE].
     #[arg(long)]
@@ -190,7 +203,7 @@ pub struct AgentVerb {
     /// Suffix of the ids of deployed objects; lets several agents share a cluster [env: AGENT_SCOPE].
     #[arg(long, value_name = "SCOPE")]
     pub agent_scope: Option<String>,
-    /// Accepted for Fleet's chart: this version does not report to the Cluster object.
+    /// Accepted for Fleet's chart, without meaning in this version: the Cluster's lastSeen is not written.
     #[arg(long, hide = true, value_name = "DURATION", value_parser = duration::parse)]
     pub checkin_interval: Option<Duration>,
     /// Kubeconfig of the cluster to deploy to [env: KUBECONFIG] [default: the pod's account].
@@ -253,6 +266,11 @@ impl AgentVerb {
         if set(env, "DRIFT_RECONCILER_WORKERS").is_some() {
             remarks.push(
                 "DRIFT_RECONCILER_WORKERS has no meaning here: corrections use worker slots".to_owned(),
+            );
+        }
+        if self.checkin_interval.is_some() || set(env, "CHECKIN_INTERVAL").is_some() {
+            remarks.push(
+                "the check-in interval has no meaning in this version: lastSeen is not written".to_owned(),
             );
         }
         self.log.remarks(&mut remarks);

@@ -48,26 +48,26 @@ pub struct RetryVerb {
 /// Flags of `flotilla release`.
 #[derive(Debug, Args)]
 pub struct ReleaseVerb {
-    /// Which bundles.
-    #[command(flatten)]
-    pub chosen: Chosen,
     /// Also claims that a replica holds; it throws its result away.
     #[arg(long)]
     pub force: bool,
+    /// Which bundles.
+    #[command(flatten)]
+    pub chosen: Chosen,
 }
 
 /// Flags of `flotilla quarantine`.
 #[derive(Debug, Args)]
 pub struct QuarantineVerb {
-    /// Which bundles.
-    #[command(flatten)]
-    pub chosen: Chosen,
     /// Why, for those who read it.
     #[arg(long, value_name = "TEXT", default_value = "by command")]
     pub cause: String,
     /// Also bundles that a replica works on; it throws its result away.
     #[arg(long)]
     pub force: bool,
+    /// Which bundles.
+    #[command(flatten)]
+    pub chosen: Chosen,
 }
 
 impl RetryVerb {

@@ -76,7 +76,7 @@ async fn delete(
     let contents: BTreeSet<_> = gone.iter().map(content_name).filter(|name| !name.is_empty()).collect();
     for content in contents {
         if let Err(error) = remove_unused(client, &content).await {
-            warn(&format!("Content {content} stays: {}", super::error::chain(&error)));
+            warn(&format!("Content {content} stays: {}", crate::telemetry::chain(&error)));
         }
     }
     match missing.first() {

@@ -122,28 +122,12 @@ impl Error for ServerError {
     }
 }
 
-/// The error and its causes in one line. Causes whose text an earlier one already carries are left out.
-pub fn chain(error: &(dyn Error + 'static)) -> String {
-    crate::upstream::chain(error)
-}
-
 #[cfg(test)]
 mod tests {
     use kube::core::Status;
 
     use super::*;
-
-    #[test]
-    fn each_cause_is_told_once() {
-        #[derive(Debug, ThisError)]
-        #[error("outer: inner")]
-        struct Outer(#[source] Inner);
-        #[derive(Debug, ThisError)]
-        #[error("inner")]
-        struct Inner(#[source] io::Error);
-        let error = Outer(Inner(io::Error::other("deep")));
-        assert_eq!(chain(&error), "outer: inner: deep");
-    }
+    use crate::telemetry::chain;
 
     #[test]
     fn a_refusal_by_the_server_is_its_message() {

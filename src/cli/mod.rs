@@ -38,6 +38,7 @@ use self::{
     args::{Cli, Verb},
     error::CliError,
 };
+use crate::telemetry::chain;
 
 /// Runs what the process was asked to do.
 pub fn main() -> ExitCode {
@@ -50,7 +51,7 @@ pub fn main() -> ExitCode {
         // `flotilla get | head` has what it wanted.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            tell(&format!("error: {}", error::chain(&error)));
+            tell(&format!("error: {}", chain(&error)));
             ExitCode::FAILURE
         }
     }

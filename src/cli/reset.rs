@@ -31,9 +31,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Flags of `flotilla reset`.
 #[derive(Debug, Args)]
 pub struct ResetVerb {
-    /// Which bundles.
-    #[command(flatten)]
-    pub chosen: Chosen,
     /// Kubeconfig of the cluster that the bundles are deployed to.
     #[arg(long, value_name = "FILE", help_heading = "Cluster")]
     pub downstream_kubeconfig: PathBuf,
@@ -43,6 +40,9 @@ pub struct ResetVerb {
     /// Only tell what carries a stamp of the lost future.
     #[arg(long)]
     pub dry_run: bool,
+    /// Which bundles.
+    #[command(flatten)]
+    pub chosen: Chosen,
 }
 
 /// Resets the bundles chosen. `warn` gets sentences for standard error, `entropy` makes nonces, `now` is for people.

@@ -3,10 +3,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use http::{Request, Response};
-use http_body_util::BodyExt;
-use kube::{Client, client::Body};
+use kube::Client;
 use serde_json::{Value, json};
+
+use crate::telemetry::scripted;
 
 /// `(status, body)`.
 pub type Answer = (u16, Value);
@@ -16,23 +16,18 @@ pub type Asked = (String, String, Value);
 
 /// A client whose requests `answer` answers, and the list of them.
 pub fn client(mut answer: impl FnMut(&Asked) -> Answer + Send + 'static) -> (Client, Arc<Mutex<Vec<Asked>>>) {
-    let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+    let (client, mut server) = scripted::client();
     let asked = Arc::new(Mutex::new(Vec::new()));
     let log = asked.clone();
     tokio::spawn(async move {
-        while let Some((request, respond)) = handle.next_request().await {
-            let (parts, body) = request.into_parts();
-            let bytes = body.collect().await.unwrap().to_bytes();
-            let body = serde_json::from_slice(&bytes).unwrap_or_default();
-            let path = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-            let asked = (parts.method.to_string(), path, body);
+        while let Some(call) = server.try_next().await {
+            let asked = (call.method.clone(), call.uri.clone(), call.body.clone());
             let (status, body) = answer(&asked);
             log.lock().unwrap().push(asked);
-            let body = Body::from(serde_json::to_vec(&body).unwrap());
-            respond.send_response(Response::builder().status(status).body(body).unwrap());
+            call.answer(status, &body);
         }
     });
-    (Client::new(service, "default"), asked)
+    (client, asked)
 }
 
 /// The server's refusal.

@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn errors_name_the_source_and_the_line_but_quote_nothing() {
         let error = documents("password: hunter2\nx: [\n", "fleet.yaml").unwrap_err();
-        let text = crate::cli::error::chain(&error);
+        let text = crate::telemetry::chain(&error);
         assert!(text.starts_with("parse fleet.yaml: "), "{text}");
         assert!(!text.contains("hunter2") && !text.contains('\n'), "{text}");
     }

@@ -4,7 +4,10 @@
 //! What is compared is the union of the last deployed revision and every later attempt with the new manifest: a failed
 //! attempt may have left objects that neither the old nor the new one lists.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
 
 use super::{
     Downstream,
@@ -77,16 +80,16 @@ pub async fn has_strays(
     Ok(false)
 }
 
-/// Deletes strays after a removal: objects with the unit's hash label and a stamp of the removed uid. To be done once
+/// Deletes strays after a removal: objects with the unit's hash label and a stamp of the removed uids. To be done once
 /// when the release is removed, and once more when a frozen replica's last request must have ended.
 pub async fn orphans(
     ctx: &Downstream,
     kinds: &[Arc<Kind>],
     hash: &str,
-    uid: &Uid,
+    uids: &BTreeSet<Uid>,
     cancelled: &tokio_util::sync::CancellationToken,
 ) -> Result<Vec<Removed>, RemovalError> {
-    let is_stray = |live: &LiveMeta| live.stamp().is_some_and(|stamp| stamp.uid == *uid);
+    let is_stray = |live: &LiveMeta| live.stamp().is_some_and(|stamp| uids.contains(&stamp.uid));
     sweep(ctx, Right::Guard(cancelled), kinds, hash, &HashSet::new(), &is_stray).await
 }
 

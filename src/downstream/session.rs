@@ -22,7 +22,10 @@ pub use sweep::{OWNERLESS_AFTER, Sweeper};
 pub use watch::{SessionEvent, watch_sessions};
 
 use crate::{
-    api::keys::{AGENT_SCOPE_LABEL, CLUSTER_NAMESPACE_LABEL},
+    api::{
+        hex,
+        keys::{AGENT_SCOPE_LABEL, CLUSTER_NAMESPACE_LABEL},
+    },
     protocol::{Epoch, Holder, SessionId},
 };
 
@@ -134,6 +137,22 @@ pub enum SessionError {
     },
 }
 
+impl SessionError {
+    /// No answer, an overloaded server or a broken one: it may pass by itself. A refusal does not.
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Self::Create { source, .. }
+            | Self::Renew { source, .. }
+            | Self::Read { source, .. }
+            | Self::List { source, .. }
+            | Self::Delete { source, .. } => {
+                source.status().is_none_or(|status| status.code == 429 || status.code >= 500)
+            }
+            Self::Taken { .. } => false,
+        }
+    }
+}
+
 /// How one call to the API server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
@@ -222,9 +241,7 @@ fn label_value(text: &str) -> String {
     if bytes.len() <= 63 && bytes.iter().all(inner) && edge(bytes.first()) && edge(bytes.last()) {
         return text.to_owned();
     }
-    let digest = Sha256::digest(bytes);
-    let hex: String = digest.iter().take(20).map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256-{hex}")
+    format!("sha256-{}", hex(&Sha256::digest(bytes)[..20]))
 }
 
 #[cfg(test)]

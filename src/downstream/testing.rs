@@ -4,13 +4,12 @@
 
 use std::time::Duration;
 
-use http::{Method, Request, Response};
-use http_body_util::BodyExt;
-use kube::{Client, client::Body};
+use http::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{Downstream, kinds::KindCache, release::Store, server::Server};
+use crate::telemetry::scripted;
 
 type Check = Box<dyn Fn(&Value) + Send>;
 
@@ -107,28 +106,24 @@ impl Script {
 
 /// A server that plays these exchanges.
 pub(crate) fn scripted(exchanges: Vec<Exchange>) -> (Server, Script) {
-    let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+    let (client, mut server) = scripted::client();
     let task = tokio::spawn(async move {
         for (number, exchange) in exchanges.into_iter().enumerate() {
-            let (request, send) = handle.next_request().await.unwrap_or_else(|| {
+            let call = server.try_next().await.unwrap_or_else(|| {
                 panic!("exchange {number} did not take place: {} {}", exchange.method, exchange.path)
             });
-            let (parts, body) = request.into_parts();
-            let uri = parts.uri.path_and_query().expect("every request has a path").as_str();
-            let seen = if exchange.path.contains('?') { uri } else { parts.uri.path() };
+            let seen = if exchange.path.contains('?') { &call.uri } else { &call.path };
             assert_eq!(
-                (&parts.method, seen),
-                (&exchange.method, exchange.path.as_str()),
+                (call.method.as_str(), seen.as_str()),
+                (exchange.method.as_str(), exchange.path.as_str()),
                 "exchange {number}"
             );
-            let bytes = body.collect().await.expect("a body in memory").to_bytes();
-            let sent: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
             if let Some(check) = exchange.check {
-                check(&sent);
+                check(&call.body);
             }
             let answer = match exchange.answer.get("$stored") {
                 Some(stored) => {
-                    let mut object = sent;
+                    let mut object = call.body.clone();
                     for (key, value) in stored.as_object().expect("an object") {
                         object["metadata"][key] = value.clone();
                     }
@@ -136,16 +131,15 @@ pub(crate) fn scripted(exchanges: Vec<Exchange>) -> (Server, Script) {
                 }
                 None => exchange.answer,
             };
-            let body = Body::from(serde_json::to_vec(&answer).expect("JSON"));
-            send.send_response(Response::builder().status(exchange.status).body(body).expect("an answer"));
+            call.answer(exchange.status, &answer);
         }
         // Whatever still comes would be an extra request; the mock answers it with an error when dropped.
-        let extra = tokio::time::timeout(Duration::from_millis(1), handle.next_request()).await;
-        if let Ok(Some((request, _))) = extra {
-            panic!("an extra request: {} {}", request.method(), request.uri());
+        let extra = tokio::time::timeout(Duration::from_millis(1), server.try_next()).await;
+        if let Ok(Some(call)) = extra {
+            panic!("an extra request: {} {}", call.method, call.uri);
         }
     });
-    (Server::new(Client::new(service, "default"), Duration::from_secs(2)), Script { task })
+    (Server::new(client, Duration::from_secs(2)), Script { task })
 }
 
 /// The two requests of aggregated discovery, with the usual kinds and these: (group, version, plural, kind, scope).

@@ -5,6 +5,8 @@
 //! with its resourceVersion removes the release. Idempotent: a removal that was cut short is found guarded, and taken
 //! over in the same way once its session is dead. *Whether* to remove is decided elsewhere; absence is not an order.
 
+use std::collections::BTreeSet;
+
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -14,7 +16,11 @@ use super::{
     removal::{Fate, RemovalError, Removed, Right, remove_listed},
     server::LiveMeta,
 };
-use crate::{api::keys, protocol::Uid, render::Object};
+use crate::{
+    api::keys,
+    protocol::{Epoch, Stamp, Uid},
+    render::Object,
+};
 
 /// Bundles of this name prefix carry the agent itself: their objects are never removed.
 const AGENT_BUNDLES: &str = "fleet-agent";
@@ -29,6 +35,9 @@ pub struct Removal<'a> {
     pub bundle: &'a str,
     /// The removed BundleDeployment.
     pub uid: &'a Uid,
+    /// What other uids stamped before this version of the removed BundleDeployment is of earlier ones of its name, and
+    /// goes with it. `None`: whatever was stamped for this release is.
+    pub before: Option<Epoch>,
     /// This replica's session, and a fresh nonce.
     pub guard: Guard,
     /// The session on the guard that was found is dead (or the foreign run was seen unchanged for the claim timeout):
@@ -75,7 +84,8 @@ pub enum UninstallError {
 pub struct Guarded {
     namespace: String,
     name: String,
-    uid: Uid,
+    /// The removed BundleDeployment, and earlier ones of its name whose work it did not replace to the end.
+    uids: BTreeSet<Uid>,
     /// All revisions, the guarded one last.
     history: Vec<Record>,
     keeps_objects: bool,
@@ -83,12 +93,14 @@ pub struct Guarded {
 
 /// Guards a release. `None` when there is nothing (left) to remove.
 pub async fn guard(ctx: &Downstream, removal: Removal<'_>) -> Result<Option<Guarded>, UninstallError> {
-    let Removal { namespace, name, bundle, uid, guard, take_over, mut history } = removal;
+    let Removal { namespace, name, bundle, uid, before, guard, take_over, mut history } = removal;
     let keeps_objects = bundle.starts_with(AGENT_BUNDLES) || keeps_resources(&history);
     let foreign = history.iter().rev().find_map(Record::bundle).is_some_and(|owner| owner != bundle);
     let Some(newest) = history.last_mut() else { return Ok(None) };
     let record = newest.name().to_owned();
-    if foreign || newest.stamp().is_some_and(|stamp| stamp.uid != *uid) {
+    let ends =
+        |stamp: &Stamp| stamp.uid == *uid || before.as_ref().is_none_or(|before| stamp.epoch < *before);
+    if foreign || newest.stamp().is_some_and(|stamp| !ends(&stamp)) {
         return Err(UninstallError::NotOurs { record });
     }
     let resource_version = newest.resource_version().to_owned();
@@ -112,14 +124,23 @@ pub async fn guard(ctx: &Downstream, removal: Removal<'_>) -> Result<Option<Guar
         info!(release = %format_args!("{namespace}/{name}"), revision = newest.revision, session = %guard.session,
             "release guarded for removal");
     }
-    let (namespace, name, uid) = (namespace.to_owned(), name.to_owned(), uid.clone());
-    Ok(Some(Guarded { namespace, name, uid, history, keeps_objects }))
+    // Only uids of records that stood here before the guard: a later BundleDeployment's cannot be among them.
+    let stamps = history.iter().filter_map(Record::stamp).filter(ends);
+    let uids = stamps.map(|stamp| stamp.uid).chain([uid.clone()]).collect();
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    Ok(Some(Guarded { namespace, name, uids, history, keeps_objects }))
 }
 
 impl Guarded {
     /// Whether only the records go, not the objects.
     pub fn keeps_objects(&self) -> bool {
         self.keeps_objects
+    }
+
+    /// Whose stamps the objects may carry that go: the removed BundleDeployment's, and those of earlier ones of its
+    /// name whose work it did not replace to the end.
+    pub fn uids(&self) -> &BTreeSet<Uid> {
+        &self.uids
     }
 
     /// The manifests whose objects are to be removed, oldest revision first.
@@ -133,8 +154,8 @@ impl Guarded {
     /// Removes the objects, as listed by [`manifests`](Self::manifests) in that order, then the records, the guarded
     /// one last, so that a removal cut short is found again.
     ///
-    /// Deleted is only what carries this release's annotations and the removed uid's stamp or none: what another
-    /// release, another uid or a person owns by now stays, and so does what the keep policy keeps. Finalizers are
+    /// Deleted is only what carries this release's annotations and a stamp of [`uids`](Self::uids) or none: what another
+    /// release, a later uid or a person owns by now stays, and so does what the keep policy keeps. Finalizers are
     /// not waited for.
     pub async fn remove(
         self,
@@ -144,7 +165,7 @@ impl Guarded {
     ) -> Result<Vec<Removed>, UninstallError> {
         let judge = |live: &LiveMeta| {
             let ours = live.release() == Some((self.namespace.as_str(), self.name.as_str()))
-                && live.stamp().is_none_or(|stamp| stamp.uid == self.uid);
+                && live.stamp().is_none_or(|stamp| self.uids.contains(&stamp.uid));
             match (ours, live.is_kept()) {
                 (false, _) => Some(Fate::NotOurs),
                 (true, true) => Some(Fate::Kept),
@@ -201,7 +222,8 @@ mod tests {
 
     fn removal(uid: &Uid, history: Vec<Record>) -> Removal<'_> {
         let guard = Guard::parse("s/n").unwrap();
-        Removal { namespace: "ns", name: "app", bundle: "b", uid, guard, take_over: false, history }
+        let before = Some("25".into());
+        Removal { namespace: "ns", name: "app", bundle: "b", uid, before, guard, take_over: false, history }
     }
 
     fn guards(version: &'static str) -> Exchange {
@@ -280,6 +302,27 @@ mod tests {
             let guarded = guard(&ctx, removal(&"u".into(), two())).await.unwrap().unwrap();
             let removed = guarded.remove(&ctx, &[config_map()], &CancellationToken::new()).await.unwrap();
             assert_eq!(removed[0].fate, fate);
+            script.finished().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_uid_left_in_the_release_goes_with_the_later_one() {
+        // Re-created as u, and deleted again before u was deployed to the end.
+        let old = || record(1, "deployed").stamped("old/10").manifest("m").stored();
+        let half = record(2, "pending-upgrade").stamped("u/20").stored();
+        for (history, revision, version) in [(vec![old()], 1, "101"), (vec![old(), half], 2, "102")] {
+            let newest = Exchange::put(&secret_path(revision)).stores("uid", "600");
+            let mut exchanges = vec![newest, Exchange::get(PATH).answers(live(Some("old/10"), "app"))];
+            exchanges.push(Exchange::delete(PATH));
+            exchanges.extend((1..revision).map(|old| deletes_record(old, "101")));
+            exchanges.push(deletes_record(revision, "600"));
+            let (server, script) = scripted(exchanges);
+            let ctx = context(server);
+            let guarded = guard(&ctx, removal(&"u".into(), history)).await.unwrap().expect(version);
+            assert_eq!(guarded.uids().len(), 2);
+            let removed = guarded.remove(&ctx, &[config_map()], &CancellationToken::new()).await.unwrap();
+            assert_eq!(removed[0].fate, Fate::Deleted);
             script.finished().await;
         }
     }

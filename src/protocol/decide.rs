@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    Claim, ClaimSlot, ClaimState, Effect, Env, Life, Nonce, Snapshot, TakeoverReason, Time, Unit, Work,
-    backoff,
+    Claim, ClaimSlot, ClaimState, Effect, Env, Epoch, Life, Nonce, Snapshot, TakeoverReason, Time, Unit,
+    Work, backoff,
     step::{may_claim, wake_at},
 };
 use super::{Note, Observation};
@@ -19,6 +19,9 @@ pub(super) fn decide(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) 
     let (Some(latest), Some(observed)) = (unit.latest.clone(), unit.observed.clone()) else { return };
     if unit.stopping.is_some() {
         return; // its end is awaited first: one run at a time
+    }
+    if latest.version == Epoch::default() {
+        return; // of before a restore: the list that was asked for says what stands now
     }
     if !may_claim(&latest, unit.redeploy) || env.draining {
         unit.wanted = None; // S10: paused, off schedule, blocked or done is never claimed

@@ -78,6 +78,9 @@ pub(super) fn waiting(
     if claim.nonce != *nonce || entering.is_some() {
         return;
     }
+    if env.draining {
+        return cancel(unit, effects); // a wait has no end in sight
+    }
     let budget = claim.budget.saturating_add(seconds);
     let next = Claim { state: ClaimState::Waiting, budget, ..claim.clone() };
     *entering = Some(Entering { claim: next.clone(), since: env.now, sent: true });
@@ -235,10 +238,17 @@ pub(super) fn settle(
 
 /// The finish was answered, unless this is a late answer to an earlier write.
 pub(super) fn finished(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect>) {
-    let Work::Finishing { claim, version, end, .. } = &mut unit.work else { return };
-    if at.version > *version && landed(end, &claim.nonce, &at.release, at) {
-        ended(unit, at, env, effects);
+    let Work::Finishing { claim, version, end, sent, .. } = &mut unit.work else { return };
+    if !landed(end, &claim.nonce, &at.release, at) {
+        return;
     }
+    if at.version > *version {
+        return ended(unit, at, env, effects);
+    }
+    // The claim was seen open at a later version than its end: upstream was restored in between (or this is the answer
+    // to some write long ago). The answer awaited may have been this one: ask what stands.
+    *sent = false;
+    effects.push(Effect::Reread { after: Duration::ZERO });
 }
 
 /// The claim is ended.

@@ -176,11 +176,12 @@ fn on_news(unit: &mut Unit, live: bool, env: &Env<'_>, effects: &mut Vec<Effect>
 /// Whether this state asks for a claim, leaving aside who holds it.
 ///
 /// A claim that was never finished does too, whatever the status says: the target may have been touched under it, for
-/// another deployment id than the one that the status names and the spec went back to (S2).
+/// another deployment id than the one that the status names and the spec went back to (S2). So does one that cannot be
+/// read, after its time: or it would stand for ever, and nobody would monitor the unit under it.
 pub(super) fn may_claim(snapshot: &Snapshot, redeploy: bool) -> bool {
     snapshot.gate == Gate::Open
         && !snapshot.deployment.is_empty()
-        && (snapshot.outdated || redeploy || snapshot.slot.claim().is_some())
+        && (snapshot.outdated || redeploy || snapshot.slot != ClaimSlot::Empty)
 }
 
 /// Notes since when the slot shows what it shows.

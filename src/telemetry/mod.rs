@@ -4,6 +4,7 @@
 //! Nothing here decides anything, and nothing here may slow the caller down: counters are atomics, Events go into a
 //! bounded queue, probes read a small table. No secret value and no object name ever becomes a metric label.
 
+mod causes;
 pub mod events;
 pub mod logs;
 pub mod metrics;
@@ -11,4 +12,5 @@ pub mod probes;
 #[cfg(test)]
 pub(crate) mod scripted;
 
+pub use causes::chain;
 pub use metrics::Metrics;

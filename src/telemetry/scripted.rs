@@ -17,17 +17,22 @@ pub(crate) struct Server(mock::Handle<Request<Body>, Response<Body>>);
 impl Server {
     /// The next request; panics when the client is gone.
     pub async fn next(&mut self) -> Call {
-        let (request, reply) =
-            self.0.next_request().await.expect("a request was expected, but the client is gone");
+        self.try_next().await.expect("a request was expected, but the client is gone")
+    }
+
+    /// The next request; `None` when the client is gone.
+    pub async fn try_next(&mut self) -> Option<Call> {
+        let (request, reply) = self.0.next_request().await?;
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await.expect("request bodies are in memory");
-        Call {
+        Some(Call {
             method: parts.method.to_string(),
             path: parts.uri.path().to_owned(),
             query: parts.uri.query().unwrap_or_default().to_owned(),
+            uri: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
             body: serde_json::from_slice(&body).unwrap_or(Value::Null),
             reply,
-        }
+        })
     }
 }
 
@@ -36,6 +41,8 @@ pub(crate) struct Call {
     pub method: String,
     pub path: String,
     pub query: String,
+    /// Path and query as sent.
+    pub uri: String,
     pub body: Value,
     reply: SendResponse<Response<Body>>,
 }

@@ -19,7 +19,9 @@ use crate::api::{BundleDeployment, Content};
 pub use healed::{Healed, Jitter};
 pub use snapshot::snapshot;
 pub use watch::{Event, watch, watch_in_pages};
-pub use write::{Answer, chain};
+pub use write::Answer;
+
+pub use crate::telemetry::chain;
 
 /// One request's limit. The API server's own for a mutating request is longer, so an expiry here is ambiguous.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

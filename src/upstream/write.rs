@@ -5,7 +5,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::Value;
 
 use super::{REQUEST_TIMEOUT, Upstream};
-use crate::api::BundleDeployment;
+use crate::{api::BundleDeployment, telemetry::chain};
 
 /// What became of a write.
 #[derive(Debug)]
@@ -58,30 +58,6 @@ fn classify(error: kube::Error, name: &str) -> Answer {
     }
 }
 
-/// The error with its causes, each once.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = String::new();
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let of_kube = error.downcast_ref::<kube::Error>();
-        let of_kube = of_kube.or_else(|| error.downcast_ref::<Box<kube::Error>>().map(AsRef::as_ref));
-        let answer = match of_kube {
-            // kube tells it three times, the last time as a debug print of everything.
-            Some(kube::Error::Api(status)) if !status.message.is_empty() => Some(&status.message),
-            _ => None,
-        };
-        let own = answer.map_or_else(|| error.to_string(), Clone::clone);
-        if !text.contains(&own) {
-            if !text.is_empty() {
-                text.push_str(": ");
-            }
-            text.push_str(&own);
-        }
-        next = if answer.is_some() { None } else { error.source() };
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,13 +85,5 @@ mod tests {
             let answer = format!("{:?}", classify(api_error(code, message), "app"));
             assert!(answer.starts_with(expected), "{code}: {answer}");
         }
-    }
-
-    #[test]
-    fn an_answer_of_the_api_is_told_once_and_in_its_own_words() {
-        let source = Box::new(api_error(404, "contents \"s-1\" not found"));
-        let error = super::super::UpstreamError::Read { object: "content s-1".into(), source };
-        let text = chain(&error);
-        assert_eq!(text, "cannot read content s-1 on the management cluster: contents \"s-1\" not found");
     }
 }

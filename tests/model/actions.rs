@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use flotilla::protocol::{
-    ClaimSlot, Epoch, Input, Outcome, Uid,
+    ClaimSlot, Epoch, Input, Outcome, Work,
     reaper::{Limits, Verdict, judge, see},
 };
 
 use super::{
     replica::config,
-    world::{At, Bd, Bug, Event, NOW, World},
+    upstream::CLAIM_TIMEOUT,
+    world::{At, Bd, Bug, NOW, World},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,6 +52,25 @@ pub enum Action {
     Late(usize),
     ReaperLook,
     ReaperAct,
+    /// SIGTERM.
+    Drain(usize),
+    /// The grace period is over.
+    Stop(usize),
+    /// Nothing is under way any more: the process ends.
+    Exit(usize),
+    /// Another program claims, in words that nobody here reads, and ends that claim.
+    Strange,
+    StrangeEnds,
+    Save,
+    Restore,
+}
+
+impl Action {
+    /// Whether it befalls a replica, or everything, whatever the unit.
+    pub fn is_global(self) -> bool {
+        use Action::*;
+        matches!(self, Crash(_) | Restart(_) | Freeze(_) | Thaw(_) | Drain(_) | Stop(_) | Exit(_) | Advance)
+    }
 }
 
 impl World {
@@ -84,8 +104,18 @@ impl World {
             if budget.deletions > 0 {
                 actions.push(Delete);
             }
+            if budget.strange > 0 {
+                let strange = matches!(bd.slot, ClaimSlot::Unreadable { .. });
+                actions.push(if strange { StrangeEnds } else { Strange });
+            }
+            if budget.restores > 0 && self.saved.is_none() {
+                actions.push(Save);
+            }
         } else if budget.recreations > 0 {
             actions.push(Recreate);
+        }
+        if budget.restores > 0 && self.saved.is_some() {
+            actions.push(Restore);
         }
         if let (Some(watched), Some(bd)) = (&self.reaper, &self.bd) {
             let version = Epoch(bd.version.to_string());
@@ -149,7 +179,7 @@ impl World {
         if replica.verify.is_some() {
             actions.push(Verify(index));
         }
-        if self.now_is_late(index) || (replica.want_slot && !replica.unit.holds_slot()) {
+        if self.now_is_late(index) || (replica.want_slot && self.free(index) > 0) {
             actions.push(Tick(index));
         }
         if let Some(run) = &replica.run {
@@ -165,6 +195,16 @@ impl World {
         }
         if replica.removal.is_some() {
             actions.push(Remove(index));
+        }
+        if replica.draining {
+            if matches!(&replica.unit.work, Work::Running { cancelled: false, .. }) {
+                actions.push(Stop(index));
+            }
+            if !replica.unit.is_busy() {
+                actions.push(Exit(index));
+            }
+        } else if budget.drains > 0 {
+            actions.push(Drain(index));
         }
         if budget.crashes > 0 {
             actions.push(Crash(index));
@@ -270,7 +310,24 @@ impl World {
                 self.reaper = Some(see(watched, version, slot, NOW));
             }
             Action::ReaperAct => self.reap(),
+            Action::Drain(index) => {
+                self.budget.drains -= 1;
+                let replica = &mut self.replicas[index];
+                replica.draining = true;
+                if matches!(replica.unit.work, Work::Running { waiting: true, .. }) {
+                    self.feed(index, Input::Stop, bug);
+                }
+                if bug == Bug::ExitHolding {
+                    self.exit(index);
+                }
+            }
+            Action::Stop(index) => self.feed(index, Input::Stop, bug),
+            Action::Exit(index) => self.exit(index),
+            Action::Save => self.saved = self.bd.clone(),
+            Action::Restore => self.restore(),
             Action::Unrelated
+            | Action::Strange
+            | Action::StrangeEnds
             | Action::Spec
             | Action::Pause
             | Action::Resume
@@ -295,58 +352,16 @@ impl World {
         let fits = self.bd.as_ref().filter(|bd| bd.version.to_string() == watched.version.0).cloned();
         self.reaper = Some(None);
         if let Some(bd) = fits {
+            if matches!(bd.slot, ClaimSlot::Unreadable { .. }) && self.slot_age < CLAIM_TIMEOUT {
+                self.break_("S3: a claim that cannot be read was not respected");
+            }
             self.disturbed = true;
             self.store(Bd { slot, ..bd });
         }
     }
-
-    /// What people and other controllers do.
-    fn outside(&mut self, action: Action) {
-        if action == Action::Recreate {
-            self.budget.recreations -= 1;
-            self.deployed = 0;
-            return self.create("u2");
-        }
-        let Some(mut bd) = self.bd.clone() else { return };
-        match action {
-            Action::Unrelated => self.budget.unrelated -= 1,
-            Action::Spec => {
-                self.budget.spec -= 1;
-                self.deployed = 0;
-                bd.deployment = if bd.deployment == "d1" { "d2" } else { "d1" }.into();
-            }
-            Action::Pause => {
-                self.budget.pauses -= 1;
-                bd.held = true;
-            }
-            Action::Resume => bd.held = false,
-            Action::Delete => {
-                self.budget.deletions -= 1;
-                self.disturbed = true; // a watch that lags shows it once more
-                self.bd = None;
-                self.version += 1;
-                return self.tell(Event::Deleted(bd.uid));
-            }
-            _ => {}
-        }
-        self.store(bd);
-    }
-
-    /// Makes the BundleDeployment.
-    pub fn create(&mut self, uid: &str) {
-        self.store(Bd {
-            uid: Uid(uid.to_owned()),
-            version: 0,
-            deployment: "d1".into(),
-            applied: String::new(),
-            release: String::new(),
-            held: false,
-            slot: ClaimSlot::Empty,
-        });
-    }
 }
 
 fn limits() -> Limits {
-    let config = config();
+    let config = config(0);
     Limits { claim_timeout: config.claim_timeout, margin: config.claim_margin + Duration::from_secs(1) }
 }

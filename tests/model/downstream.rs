@@ -14,6 +14,8 @@ enum Checked {
     Write(DownWrite),
     Skip,
     Fenced,
+    /// Another unit's.
+    Foreign,
     /// Not now: another one is at work.
     Later,
 }
@@ -60,6 +62,14 @@ impl World {
     fn check(&mut self, run: &Run, object: Option<usize>, state: Option<&str>, bug: Bug) -> Checked {
         let found = self.thing(object).clone();
         let mine = found.as_ref().is_some_and(|thing| thing.stamp.0 == run.uid);
+        if found.as_ref().is_some_and(|thing| object.is_some() && !self.is_ours(thing)) {
+            // Ownership before epochs: stamps of another uid do not compare.
+            match state {
+                None if bug != Bug::PruneForeign => return Checked::Skip,
+                Some(_) if !self.setting.takes && bug != Bug::ApplyForeign => return Checked::Foreign,
+                _ => {}
+            }
+        }
         if let Some(thing) = &found {
             let newer = mine && thing.stamp.1 > run.epoch;
             let ignored = bug == Bug::IgnoreStamp
@@ -82,7 +92,7 @@ impl World {
         if !mine && bug != Bug::CreateUnconfirmed && !self.is_mine(run) {
             return Checked::Fenced;
         }
-        if found.is_none() && self.removed.contains(&run.uid) {
+        if found.is_none() && self.removed.contains(&run.uid) && !self.restored {
             self.break_("S7: created after the uninstall");
         }
         Checked::Write(DownWrite {
@@ -152,6 +162,9 @@ impl World {
                 Checked::Fenced => {
                     self.disturbed = true;
                     run.at = At::Ended(Outcome::Fenced);
+                }
+                Checked::Foreign => {
+                    run.at = At::Ended(Outcome::Failed { cause: "not ours".into() });
                 }
                 Checked::Later => {}
             }
@@ -228,7 +241,7 @@ impl World {
     /// The later look for strays: what a uid that is gone, or an older epoch than the record's, left behind.
     pub fn sweep(&mut self) {
         let Some(bd) = &self.bd else {
-            self.down.objects.iter_mut().for_each(|object| *object = None);
+            self.clear();
             if self.down.record.as_ref().is_some_and(|record| self.removed.contains(&record.stamp.0)) {
                 self.down.record = None;
             }
@@ -236,10 +249,20 @@ impl World {
         };
         let wanted = self.wanted(&bd.applied.clone());
         let uid = bd.uid.clone();
-        for (index, object) in self.down.objects.iter_mut().enumerate() {
-            if object.as_ref().is_some_and(|thing| index >= wanted || thing.stamp.0 != uid) {
-                *object = None;
+        for index in 0..self.down.objects.len() {
+            let stray = |thing: &Thing| self.is_ours(thing) && (index >= wanted || thing.stamp.0 != uid);
+            if self.down.objects[index].as_ref().is_some_and(stray) {
+                self.down.objects[index] = None;
             }
         }
+    }
+
+    /// Nothing of this unit is left.
+    pub fn clear(&mut self) {
+        let unit = self.setting.unit;
+        let ours = |thing: &Thing| thing.stamp.0.0.starts_with(unit);
+        self.down.objects.iter_mut().for_each(|object| {
+            object.take_if(|thing| ours(thing));
+        });
     }
 }

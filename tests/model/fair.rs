@@ -5,11 +5,11 @@ use flotilla::protocol::{ClaimSlot, Work};
 
 use super::{
     actions::Action,
-    world::{Budget, Bug, World},
+    world::{Budget, Bug, Thing, World},
 };
 
 /// Steps of time in which everything must have come to rest: an absence, a budget and the longest back-off, one after another.
-const BOUND: u8 = 100;
+pub const BOUND: u8 = 100;
 /// Moments within one step of time; more is a unit that spins.
 const MOMENTS: usize = 2000;
 
@@ -17,10 +17,7 @@ impl World {
     /// Why it does not come to rest, or `None`.
     pub fn stuck(&self, bug: Bug) -> Option<String> {
         let mut world = self.clone();
-        world.budget = Budget::default();
-        if let Some(bd) = world.bd.clone().filter(|bd| bd.held) {
-            world.store(super::world::Bd { held: false, ..bd });
-        }
+        world.calm();
         for index in 0..world.replicas.len() {
             if !world.replicas[index].alive {
                 world.act(Action::Restart(index), bug);
@@ -50,6 +47,26 @@ impl World {
         Some(format!("does not come to rest: {world:?}"))
     }
 
+    /// People end what people began, and give the word that a restore needs (`flotilla reset`).
+    pub fn calm(&mut self) {
+        self.budget = Budget::default();
+        if let Some(bd) = self.bd.clone().filter(|bd| bd.held) {
+            self.store(super::world::Bd { held: false, ..bd });
+        }
+        if let (true, Some(bd)) = (self.restored, self.bd.clone()) {
+            let things = self.down.objects.iter_mut().chain([&mut self.down.record]).flatten();
+            for thing in things.filter(|thing| thing.stamp.0 == bd.uid && thing.stamp.1 > bd.version) {
+                thing.stamp.1 = bd.version;
+                thing.version += 1;
+            }
+            if self.doubtful {
+                self.deployed = 0;
+                let deployment = if bd.deployment == "d1" { "d2" } else { "d1" }.into();
+                self.store(super::world::Bd { deployment, ..bd });
+            }
+        }
+    }
+
     /// Everything that can happen without time passing happens; false when it does not end.
     fn settle(&mut self, bug: Bug) -> bool {
         let mut actions = Vec::new();
@@ -63,16 +80,16 @@ impl World {
     }
 
     /// The agent's garbage collection: a release whose object is gone although nobody here ever saw it.
-    fn collect(&mut self) {
+    pub fn collect(&mut self) {
         let known =
             self.replicas.iter().any(|replica| replica.unit.latest.is_some() || replica.removal.is_some());
         if self.bd.is_none() && !known {
             self.down.record = None;
-            self.down.objects.iter_mut().for_each(|object| *object = None);
+            self.clear();
         }
     }
 
-    fn is_at_rest(&self) -> bool {
+    pub fn is_at_rest(&self) -> bool {
         let idle = |replica: &super::world::Replica| {
             replica.unit.work == Work::Idle
                 && replica.unit.stopping.is_none()
@@ -86,12 +103,13 @@ impl World {
     fn target_is_right(&self) -> bool {
         let objects = &self.down.objects;
         let Some(bd) = &self.bd else {
-            return self.down.record.is_none() && objects.iter().all(Option::is_none);
+            return self.down.record.is_none() && !objects.iter().flatten().any(|thing| self.is_ours(thing));
         };
+        let stands = |object: &Option<Thing>| object.as_ref().is_some_and(|thing| self.is_ours(thing));
         let wanted = self.wanted(&bd.deployment);
         bd.slot == ClaimSlot::Empty
             && bd.applied == bd.deployment
-            && objects.iter().enumerate().all(|(index, object)| object.is_some() == (index < wanted))
+            && objects.iter().enumerate().all(|(index, object)| stands(object) == (index < wanted))
     }
 
     /// S2: what is said to stand, stands.
@@ -101,6 +119,9 @@ impl World {
         else {
             return true;
         };
+        if self.doubtful {
+            return true;
+        }
         let mut wanted = self.down.objects.iter().take(self.wanted(&bd.applied));
         wanted.all(|object| {
             object.as_ref().is_some_and(|thing| thing.stamp.0 == bd.uid && thing.state == bd.applied)

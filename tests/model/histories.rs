@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Long random histories of three replicas, beyond what can be searched whole. `FLOTILLA_SEED=<n>` replays one,
+//! Long random histories of three replicas and up to five units, beyond what can be searched whole. `FLOTILLA_SEED=<n>` replays one,
 //! `FLOTILLA_HISTORIES=<n>` runs so many.
 
 use std::env;
 
 use super::{
     actions::Action,
+    cluster::{Cluster, Step, cluster},
     scenarios::world,
-    world::{Budget, Bug, World},
+    search::Space,
+    world::{Budget, Bug},
 };
 
 /// Histories in one run of the tests.
 const HISTORIES: u64 = 300;
-/// Moments of one history before all faults stop.
-const MOMENTS: u32 = 400;
+/// Moments of each unit in one history before all faults stop.
+const MOMENTS: usize = 400;
 
 /// SplitMix64: small, and the same everywhere.
 struct Random(u64);
@@ -28,71 +30,92 @@ impl Random {
     }
 }
 
-fn start(random: &mut Random) -> World {
+/// One to five units and three replicas with one to three slots. The last faults that may happen differ, too: an object
+/// moves between units, or upstream is restored (which would move objects on its own).
+fn start(random: &mut Random) -> Cluster {
+    let count = 1 + random.below(5);
     let mut some = |most: usize| u8::try_from(random.below(most + 1)).expect("small");
-    let budget = Budget {
+    // What befalls a replica, or passes for all, is the same in each unit.
+    let global = Budget {
         time: some(40),
         crashes: some(4),
         freezes: some(4),
-        lost: some(6),
-        doubled: some(3),
-        failures: some(2),
-        waits: some(3),
-        unrelated: some(6),
-        spec: some(4),
-        pauses: some(2),
-        deletions: some(1),
-        recreations: some(1),
-        slow_reads: some(6),
+        drains: some(2),
         lag: some(2),
+        ..Budget::default()
     };
-    let mut world = world(3, 2, budget);
-    world.reaper = (random.below(2) == 0).then_some(None);
-    world
+    let (slots, steal, moved) = (1 + some(2), some(1), some(1) == 1);
+    let units = (0..count).map(|_| {
+        let budget = Budget {
+            lost: some(6),
+            doubled: some(3),
+            failures: some(2),
+            waits: some(3),
+            unrelated: some(6),
+            spec: if moved { 0 } else { some(4) },
+            pauses: some(2),
+            deletions: some(1),
+            recreations: some(1),
+            slow_reads: some(6),
+            strange: some(2),
+            restores: if moved { 0 } else { some(3).saturating_sub(2) },
+            ..global
+        };
+        let mut unit = world(3, 2, budget);
+        (unit.setting.slots, unit.setting.steal) = (slots, steal);
+        (unit.setting.stride, unit.setting.takes) = (2, some(1) == 1);
+        unit.reaper = (some(1) == 0).then_some(None);
+        unit
+    });
+    cluster(units.collect(), moved.then(|| some(6)))
 }
 
 /// Faults are rarer than work, or nothing would ever get done.
-fn weight(action: Action) -> usize {
-    match action {
-        Action::Crash(_) | Action::Freeze(_) | Action::Pause | Action::Delete | Action::Spec => 1,
-        Action::Advance | Action::Unrelated | Action::Fail(_) | Action::Recreate => 2,
-        Action::LoseRequest(_) | Action::LoseReply(_) | Action::DelayRequest(_) | Action::DoubleReply(_) => 2,
-        Action::Ghost(_) | Action::Late(_) | Action::Doubled(_) | Action::Thaw(_) | Action::Resume => 2,
-        _ => 12,
+fn weight(step: Step) -> usize {
+    use Action::*;
+    match step {
+        Step::Give(_) => 1,
+        Step::In(_, action) | Step::All(action) => match action {
+            Crash(_) | Freeze(_) | Drain(_) | Pause | Delete | Spec | Strange | Save | Restore => 1,
+            Advance | Unrelated | Fail(_) | Recreate | Stop(_) | StrangeEnds => 2,
+            LoseRequest(_) | LoseReply(_) | DelayRequest(_) | DoubleReply(_) => 2,
+            Ghost(_) | Late(_) | Doubled(_) | Thaw(_) | Resume => 2,
+            _ => 12,
+        },
     }
 }
 
 fn history(seed: u64) -> Result<u32, String> {
     let mut random = Random(seed);
-    let mut world = start(&mut random);
-    let mut actions = Vec::new();
+    let mut cluster = start(&mut random);
+    let mut steps = Vec::new();
     let mut past = Vec::new();
-    for _ in 0..MOMENTS {
-        actions.clear();
-        world.actions(&mut actions);
-        let total: usize = actions.iter().map(|action| weight(*action)).sum();
+    for _ in 0..MOMENTS * cluster.units.len() {
+        steps.clear();
+        cluster.moves(&mut steps);
+        let total: usize = steps.iter().map(|step| weight(*step)).sum();
         if total == 0 {
             break;
         }
         let mut at = random.below(total);
-        let action = actions.iter().find(|action| {
-            let taken = at < weight(**action);
-            at = at.saturating_sub(weight(**action));
+        let step = steps.iter().find(|step| {
+            let taken = at < weight(**step);
+            at = at.saturating_sub(weight(**step));
             taken
         });
-        let action = *action.expect("within the total");
-        past.push(action);
-        world.act(action, Bug::None);
-        if let Some(broken) = world.broken {
+        let step = *step.expect("within the total");
+        past.push(step);
+        cluster.make(step, Bug::None);
+        if let Some(broken) = cluster.broken() {
             return Err(format!("{broken} after {past:?}"));
         }
-        if !world.status_is_true() {
+        if !cluster.is_true() {
             return Err(format!("S2 after {past:?}"));
         }
     }
-    match world.stuck(Bug::None) {
+    match cluster.stays_stuck(Bug::None) {
         Some(why) => Err(format!("{why} after {past:?}")),
-        None => Ok(u32::from(world.deployed)),
+        None => Ok(cluster.units.iter().map(|unit| u32::from(unit.deployed)).sum()),
     }
 }
 

@@ -4,21 +4,22 @@
 use std::time::Duration;
 
 use flotilla::protocol::{
-    Config, Effect, Env, Holder, Input, Note, SessionSeen, Sessions, TakeoverReason, Work, step,
+    ClaimSlot, ClaimState, Config, Effect, End, Env, Holder, Input, Note, SessionSeen, Sessions, Snapshot,
+    TakeoverReason, Work, step,
 };
 
 use super::{
-    upstream::QUARANTINE,
-    world::{Answer, At, Bug, Change, Event, NOW, Read, Removing, Run, STEP, World, Write},
+    upstream::{CLAIM_TIMEOUT, QUARANTINE},
+    world::{Answer, At, Bd, Bug, Change, Event, NOW, Read, Removing, Run, STEP, World, Write},
 };
 
 /// The product's settings, in steps of time.
-pub fn config() -> Config {
+pub fn config(steal: u8) -> Config {
     Config {
         ttl: STEP,
-        claim_timeout: STEP * 2,
+        claim_timeout: STEP * u32::from(CLAIM_TIMEOUT),
         claim_margin: STEP,
-        steal_delay: Duration::ZERO,
+        steal_delay: STEP * u32::from(steal),
         absence_grace: STEP * 2,
         quarantine: STEP * u32::from(QUARANTINE),
     }
@@ -33,7 +34,14 @@ impl World {
             replica.unit.pause_until = Some(NOW + STEP);
             return replica.wake = Some(NOW + STEP);
         }
+        let input = match input {
+            Input::Seen(seen) if bug == Bug::ClaimUnreadable => Input::Seen(blind(seen)),
+            Input::Read(seen) if bug == Bug::ClaimUnreadable => Input::Read(blind(seen)),
+            input => input,
+        };
         let sessions = self.sessions(index, bug);
+        let free = self.free(index);
+        let config = config(if bug == Bug::NoPreference { 0 } else { self.setting.steal });
         let replica = &mut self.replicas[index];
         let session = replica.session(index);
         let holder = Holder(format!("pod-{index}"));
@@ -44,10 +52,10 @@ impl World {
             session: &session,
             holder: &holder,
             sessions: &sessions,
-            free_slots: usize::from(!replica.unit.holds_slot()),
-            draining: false,
+            free_slots: free.into(),
+            draining: replica.draining && bug != Bug::ClaimDraining,
             entropy,
-            config: &config(),
+            config: &config,
         };
         let effects = step(&mut replica.unit, input, &env);
         (replica.wake, replica.want_slot) = (None, false);
@@ -72,9 +80,12 @@ impl World {
                 version: format!("{:04}", (peer.session.0.as_bytes()[2] - b'0') as u32 * 100 + peer.version)
                     .as_str()
                     .into(),
-                free_slots: 1,
+                free_slots: if bug == Bug::WaitForFull { 1 } else { peer.free.into() },
             };
             sessions.seen(seen, peer.changed - skew);
+            if peer.gone {
+                sessions.gone(&peer.session, peer.changed);
+            }
         }
         sessions
     }
@@ -83,6 +94,14 @@ impl World {
         self.judge_start(&effect);
         let uid =
             self.replicas[index].unit.latest.as_ref().map(|latest| latest.uid.clone()).unwrap_or_default();
+        let new = match &effect {
+            Effect::WriteClaim { claim, .. } => claim.state == ClaimState::Claimed,
+            Effect::Finish { end, .. } => matches!(end, End::Replace(_)),
+            _ => false,
+        };
+        if new && self.replicas[index].draining {
+            self.break_("L2: a replica on its way out claims");
+        }
         match effect {
             Effect::WriteClaim { version, claim } => self.send(index, &version.0, uid, Change::Claim(claim)),
             Effect::Finish { version, nonce, end } => {
@@ -113,7 +132,11 @@ impl World {
                 let removal = Removing { uid, dead_guard, at: At::Gate, guarded_by: None, pending: None };
                 self.replicas[index].removal = Some(removal);
             }
-            Effect::Relist => self.break_("S9: a restore was seen that never was"),
+            Effect::Relist if !self.restored => self.break_("S9: a restore was seen that never was"),
+            Effect::Relist => {
+                self.relisting.push(index);
+                self.relist(index);
+            }
             Effect::Forget => self.replicas[index].unit = Default::default(),
             Effect::Note(note) => self.judge_note(&note),
         }
@@ -143,7 +166,13 @@ impl World {
     }
 
     fn send(&mut self, index: usize, version: &str, uid: flotilla::protocol::Uid, change: Change) {
-        let write = Write { uid, version: version.parse().expect("a version"), change, answer: None };
+        let unknown = version.is_empty();
+        if unknown && matches!(&change, Change::Claim(claim) if claim.state == ClaimState::Claimed) {
+            return self.break_("S3: a claim against no version");
+        }
+        // No object has it: the agent refuses it as a conflict.
+        let version = if unknown { 0 } else { version.parse().expect("a version") };
+        let write = Write { uid, version, change, answer: None };
         if let Some(before) = self.replicas[index].write.replace(write)
             && before.answer.is_none()
         {
@@ -170,10 +199,37 @@ impl World {
         self.disturbed = true;
     }
 
+    /// The watch begins with a list, after a restore.
+    pub fn relist(&mut self, index: usize) {
+        let now = self.bd.as_ref().map_or(Event::Vanished, |bd| Event::Seen(Box::new(bd.snapshot())));
+        let replica = &mut self.replicas[index];
+        replica.unit.forget_versions();
+        replica.events = vec![now];
+    }
+
+    /// The process ends in order: its Lease goes last.
+    pub fn exit(&mut self, index: usize) {
+        let session = self.replicas[index].session(index);
+        let holds =
+            |bd: &Bd| bd.slot.claim().is_some_and(|held| held.session == session && held.state.is_open());
+        if !self.disturbed && self.bd.as_ref().is_some_and(holds) {
+            self.break_("L2: a claim was left behind by a replica that had time");
+        }
+        let disturbed = std::mem::replace(&mut self.disturbed, true);
+        self.crash(index);
+        self.disturbed = disturbed;
+        self.leases.retain(|lease| lease.session != session);
+        for other in 0..self.replicas.len() {
+            if self.replicas[other].runs() {
+                self.see_leases(other);
+            }
+        }
+    }
+
     pub fn restart(&mut self, index: usize, bug: Bug) {
         let session = self.replicas[index].session(index);
         self.replicas[index].alive = true;
-        self.leases.push(super::world::Lease { session, pod: index, version: 0, steady: 0 });
+        self.leases.push(super::world::Lease { session, pod: index, version: 0, steady: 0, free: 1 });
         for other in 0..self.replicas.len() {
             if self.replicas[other].runs() {
                 self.see_leases(other);
@@ -220,6 +276,7 @@ impl World {
         let input = match self.replicas[index].events.remove(0) {
             Event::Seen(snapshot) => Input::Seen(*snapshot),
             Event::Deleted(uid) => Input::Deleted(uid),
+            Event::Vanished => Input::Vanished,
         };
         self.feed(index, input, bug);
     }
@@ -233,6 +290,15 @@ impl super::world::Replica {
             None => self.read = Some(Read { answer: None, again: false }),
         }
     }
+}
+
+/// Takes a claim that cannot be read for none.
+fn blind(seen: Snapshot) -> Snapshot {
+    let slot = match seen.slot {
+        ClaimSlot::Unreadable { .. } => ClaimSlot::Empty,
+        slot => slot,
+    };
+    Snapshot { slot, ..seen }
 }
 
 /// The release a run names.

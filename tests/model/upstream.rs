@@ -7,6 +7,8 @@ use super::world::{Answer, Bd, Change, Event, World, Write};
 
 /// How long a quarantine lasts here, in steps of time.
 pub const QUARANTINE: u8 = 2;
+/// How long a claim that cannot be read is respected here, in steps of time.
+pub const CLAIM_TIMEOUT: u8 = 2;
 
 impl World {
     /// Takes or refuses a status write.
@@ -30,6 +32,7 @@ impl World {
                     End::Deployed => {
                         next.slot = ClaimSlot::Empty;
                         (next.applied, next.release) = (bd.deployment.clone(), release.clone());
+                        self.doubtful = false;
                         self.deployed += 1;
                         if self.deployed > 1 && !self.disturbed {
                             self.break_("S9: deployed twice without a fault");
@@ -56,7 +59,7 @@ impl World {
 
     /// Stores the object at a new version and tells every watch.
     pub fn store(&mut self, mut bd: Bd) {
-        self.version += 1;
+        self.version += self.setting.stride;
         bd.version = self.version;
         let same = self.bd.as_ref().is_some_and(|before| before.slot.is_same(&bd.slot));
         if !same {
@@ -96,12 +99,19 @@ impl World {
         if bd.applied == bd.deployment && bd.slot == ClaimSlot::Empty && !replaces {
             self.break_("S2: claimed though it is up to date");
         }
+        if matches!(bd.slot, ClaimSlot::Unreadable { .. }) && self.slot_age < CLAIM_TIMEOUT {
+            self.break_("S3: a claim that cannot be read was not respected");
+        }
+        let others = self.setting.first.is_some_and(|first| claim.holder.0 != format!("pod-{first}"));
+        if others {
+            self.break_("L5: claimed out of turn");
+        }
         let opens = claim.state == ClaimState::Claimed;
         if opens && self.landed.iter().any(|(nonce, _)| *nonce == claim.nonce) {
             self.break_("S3: a nonce was claimed twice");
         }
         if opens {
-            self.landed.push((claim.nonce.clone(), self.version + 1));
+            self.landed.push((claim.nonce.clone(), self.version + self.setting.stride));
         }
         let Some(before) = bd.slot.claim().filter(|before| before.deployment == claim.deployment) else {
             return;
@@ -147,7 +157,12 @@ impl World {
         }
         self.started.push(claim.nonce.clone());
         let at = self.landed.iter().position(|(nonce, _)| *nonce == claim.nonce);
-        let Some(at) = at else { return self.break_("S3: started without a claim") };
+        let Some(at) = at else {
+            // Of a future that was lost, nothing is known here.
+            return if !self.restored {
+                self.break_("S3: started without a claim")
+            };
+        };
         let next = self.landed.get(at + 1).map_or(u32::MAX, |(_, version)| *version);
         if epoch < self.landed[at].1 || epoch >= next {
             self.break_("S3: epochs do not rise with the claims");

@@ -11,58 +11,14 @@ use flotilla::protocol::{
     Unit, Work, reaper::Watched,
 };
 
+pub use super::faults::{Budget, Bug};
+
 /// One step of time: a session is quiet after one without a renewal.
 pub const STEP: Duration = Duration::from_secs(15);
 /// The time, for every replica, always.
 pub const NOW: Time = Duration::from_secs(1000);
 /// What lies further back than any limit is the same.
 const OLDEST: Time = Duration::from_secs(100);
-
-/// What may still go wrong or change; each use takes one away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Budget {
-    pub time: u8,
-    pub crashes: u8,
-    pub freezes: u8,
-    pub lost: u8,
-    pub doubled: u8,
-    pub failures: u8,
-    pub waits: u8,
-    pub unrelated: u8,
-    pub spec: u8,
-    pub pauses: u8,
-    pub deletions: u8,
-    pub recreations: u8,
-    /// Live reads whose answer may be late.
-    pub slow_reads: u8,
-    /// Events that the watch may be behind by, besides the newest.
-    pub lag: u8,
-}
-
-/// A planted bug.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Bug {
-    #[default]
-    None,
-    /// An object whose content is equal keeps its old stamp.
-    SkipEqual,
-    /// A fresh resourceVersion is trusted, the stamp is not compared.
-    IgnoreStamp,
-    /// An apply carries the resourceVersion only.
-    ApplyWithoutUid,
-    /// What cannot be compared is written without confirming the claim.
-    CreateUnconfirmed,
-    /// Strays are not looked for.
-    NoSweep,
-    /// A restarted replica goes on with its pod's earlier claim.
-    AdoptAfterRestart,
-    /// A conflict is taken for the loss of the claim.
-    ConflictIsLoss,
-    /// The holder's last sign of life is compared with a wall clock that is two steps fast.
-    WallClock,
-    /// A pending release record of another run is taken for a dead one's.
-    StealPending,
-}
 
 /// The BundleDeployment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +89,8 @@ pub struct Read {
 /// What the watch tells, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
+    /// Not in a list made anew.
+    Vanished,
     Seen(Box<Snapshot>),
     Deleted(Uid),
 }
@@ -145,12 +103,17 @@ pub struct Peer {
     pub version: u32,
     /// In healthy time.
     pub changed: Time,
+    pub free: u8,
+    /// Its Lease was deleted.
+    pub gone: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
     pub alive: bool,
     pub frozen: bool,
+    /// Told to stop.
+    pub draining: bool,
     /// Runs so far; the session is named after it.
     pub boots: u8,
     pub nonces: u64,
@@ -206,6 +169,8 @@ pub struct Lease {
     pub version: u32,
     /// Steps since which its replica renews without a break.
     pub steady: u8,
+    /// Slots left at its last renewal.
+    pub free: u8,
 }
 
 /// Downstream: the newest release record and the objects.
@@ -263,6 +228,38 @@ pub struct World {
     pub disturbed: bool,
     /// The invariant that was broken.
     pub broken: Option<&'static str>,
+    pub setting: Setting,
+    /// Slots that each replica holds in other units.
+    pub elsewhere: Vec<u8>,
+    /// The saved state of upstream.
+    pub saved: Option<Bd>,
+    /// Upstream was restored.
+    pub restored: bool,
+    /// And since then nothing was deployed: the status tells of what was lost.
+    pub doubtful: bool,
+    /// Replicas that list everything anew: so for all their units.
+    pub relisting: Vec<usize>,
+}
+
+/// What does not change.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Setting {
+    /// The unit; its uids begin so.
+    pub unit: char,
+    /// Worker slots of each replica.
+    pub slots: u8,
+    /// Steps of time by which each next one in preference waits longer.
+    pub steal: u8,
+    /// It may take other units' objects.
+    pub takes: bool,
+    /// Objects that ids other than `d1` ask for.
+    pub fewer: usize,
+    /// The id it is made with.
+    pub born: &'static str,
+    /// Nobody but this replica is to claim.
+    pub first: Option<usize>,
+    /// Distance of versions.
+    pub stride: u32,
 }
 
 impl World {
@@ -274,9 +271,20 @@ impl World {
         self.replicas[replica].wake.is_some_and(|time| time <= NOW)
     }
 
-    /// The objects a deployment id asks for: `d1` all of them, others the first one only.
+    /// The objects a deployment id asks for: `d1` all of them, others the first ones only.
     pub fn wanted(&self, deployment: &str) -> usize {
-        if deployment == "d1" { self.down.objects.len() } else { 1 }
+        if deployment == "d1" { self.down.objects.len() } else { self.setting.fewer }
+    }
+
+    /// Whether it is this unit's, under whatever uid, by its marks of ownership.
+    pub fn is_ours(&self, thing: &Thing) -> bool {
+        thing.stamp.0.0.starts_with(self.setting.unit)
+    }
+
+    /// The worker slots that a replica has left.
+    pub fn free(&self, index: usize) -> u8 {
+        let held = u8::from(self.replicas[index].unit.holds_slot()) + self.elsewhere[index];
+        self.setting.slots.saturating_sub(held)
     }
 
     /// One step of time for everybody. Those that are frozen or dead renew nothing and see nothing.
@@ -286,6 +294,11 @@ impl World {
         for lease in &mut self.leases {
             let renews = runs[lease.pod] && lease.session == self.replicas[lease.pod].session(lease.pod);
             lease.version += u32::from(renews);
+            if renews && self.setting.steal > 0 {
+                let replica = &self.replicas[lease.pod];
+                let held = u8::from(replica.unit.holds_slot()) + self.elsewhere[lease.pod];
+                lease.free = self.setting.slots.saturating_sub(held);
+            }
             lease.steady = if renews { (lease.steady + 1).min(3) } else { 0 };
         }
         for (index, replica) in self.replicas.iter_mut().enumerate() {
@@ -305,15 +318,20 @@ impl World {
     pub fn see_leases(&mut self, index: usize) {
         let leases = self.leases.clone();
         let replica = &mut self.replicas[index];
+        for peer in &mut replica.peers {
+            peer.gone |= !leases.iter().any(|lease| lease.session == peer.session);
+        }
         for lease in leases {
             match replica.peers.iter_mut().find(|peer| peer.session == lease.session) {
                 Some(peer) if peer.version == lease.version => {}
-                Some(peer) => (peer.version, peer.changed) = (lease.version, NOW),
+                Some(peer) => (peer.version, peer.changed, peer.free) = (lease.version, NOW, lease.free),
                 None => replica.peers.push(Peer {
                     session: lease.session,
                     pod: lease.pod,
                     version: lease.version,
                     changed: NOW,
+                    free: lease.free,
+                    gone: false,
                 }),
             }
         }
@@ -325,6 +343,7 @@ impl Replica {
         Self {
             alive: true,
             frozen: false,
+            draining: false,
             boots: 0,
             nonces: 0,
             unit: Unit::default(),

@@ -90,6 +90,12 @@ impl Ended {
         Self { nonce: job.claim.nonce.clone(), outcome, release: String::new(), fields, plan: None, told }
     }
 
+    /// The claim is somebody else's: whatever failed is not told as this unit's failure.
+    pub(super) fn discarded(job: &Job, error: &AttemptError) -> Self {
+        let stale = matches!(error.fenced(), Some(Fenced::Newer { .. }));
+        Self::abandoned(job, Outcome::Fenced, stale)
+    }
+
     fn abandoned(job: &Job, outcome: Outcome, stale: bool) -> Self {
         Self {
             nonce: job.claim.nonce.clone(),

@@ -4,8 +4,10 @@
 //! Whoever creates revision N+1 has the right to apply it. A first deployment costs one POST here and one PUT at the
 //! end; an upgrade one PUT more for the revision it supersedes and one DELETE for the history.
 
+use std::time::Duration;
+
 use serde_json::Value;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{
     ReleaseError,
@@ -13,12 +15,18 @@ use super::{
     state::{Operation, Owner, operation, owner, unaccounted},
     store::{Record, Store},
 };
-use crate::downstream::fence::{Fence, Fenced};
+use crate::{
+    downstream::fence::{Fence, Fenced},
+    telemetry::chain,
+};
 
 /// Revisions kept when the bundle does not say: Fleet's default.
 const DEFAULT_HISTORY: usize = 2;
 /// How often a leftover record that changes under our hands is looked at again (L5).
 const LEFTOVER_ROUNDS: usize = 3;
+/// Waits before each look at a record whose closing write was not answered: a server that restarts is back by the last.
+const SETTLE_PAUSES: [Duration; 4] =
+    [Duration::ZERO, Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5)];
 
 /// What is to be deployed, and what there is.
 pub struct GateInput<'a> {
@@ -193,7 +201,9 @@ impl Gate {
                 };
                 release.info.notes = notes.unwrap_or_default().to_owned();
             }
-            self.store.update(&mut self.record, None, None).await?;
+            if let Err(error) = self.store.update(&mut self.record, None, None).await {
+                self.settle(error).await?;
+            }
         }
         let revision = self.record.revision;
         // Prune has run over all of these: nothing in them is unaccounted for any more.
@@ -214,6 +224,34 @@ impl Gate {
             }
         }
         Ok(revision)
+    }
+
+    /// The answer to the closing write was lost: the record itself tells whether it was carried out. Taking it for a
+    /// failure would deploy the same thing once more (S9).
+    async fn settle(&mut self, error: ReleaseError) -> Result<(), ReleaseError> {
+        if !matches!(&error, ReleaseError::Write { source, .. } if source.is_unclear()) {
+            return Err(error);
+        }
+        for pause in SETTLE_PAUSES {
+            tokio::time::sleep(pause).await;
+            match self.store.reread(&self.record).await {
+                Ok(Some(found))
+                    if found.status == Status::Deployed && found.stamp() == self.record.stamp() =>
+                {
+                    self.record = found;
+                    return Ok(());
+                }
+                Ok(_) => break,
+                Err(again) => {
+                    debug!(
+                        release = self.record.name(),
+                        cause = %chain(&again),
+                        "cannot read back whether the revision counts as deployed"
+                    );
+                }
+            }
+        }
+        Err(error)
     }
 
     /// Closes the gate: the attempt failed, for this reason.
@@ -288,7 +326,9 @@ async fn fail_leftovers(
                     None => "Interrupted: found pending and unchanged".to_owned(),
                 };
             }
-            match store.update(record, Some(&fence.stamp), None).await {
+            // Another uid's stays: it says whose objects there may be.
+            let stamp = stamp.is_none_or(|found| found.uid == fence.stamp.uid).then_some(&fence.stamp);
+            match store.update(record, stamp, None).await {
                 Ok(()) => {
                     info!(release = record.name(), revision = record.revision, "leftover revision failed");
                 }
@@ -306,17 +346,6 @@ async fn fail_leftovers(
         }
     }
     Ok(())
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -103,6 +103,25 @@ async fn taking_over_an_interrupted_first_install_fails_it_and_stays_an_install(
     script.finished().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_closing_write_without_an_answer_is_settled_by_the_record() {
+    let lost = || Exchange::put(&secret_path(1)).refuses(504, "Timeout", "no answer");
+    let found = |state, stamp: &str| record(1, state).stamped(stamp).at("600").secret();
+    for (state, stamp, counts) in
+        [("deployed", "u/20", true), ("pending-install", "u/20", false), ("failed", "u/30", false)]
+    {
+        let (server, script) = scripted(vec![
+            creates(1, "pending-install"),
+            lost(),
+            Exchange::get(&secret_path(1)).refuses(503, "ServiceUnavailable", "starting"),
+            Exchange::get(&secret_path(1)).answers(found(state, stamp)),
+        ]);
+        let gate = Gate::open(&store(server), &fence("u/20"), input(vec![])).await.unwrap();
+        assert_eq!(gate.deployed(None).await.is_ok(), counts, "{state} {stamp}");
+        script.finished().await;
+    }
+}
+
 #[tokio::test]
 async fn a_leftover_that_its_holder_just_closed_counts_as_it_stands() {
     let leftover = record(1, "pending-install").stamped("u/10").stored();

@@ -34,6 +34,15 @@ impl RequestError {
         }
     }
 
+    /// Whether the request may have been carried out all the same: no answer, a broken one, or a server error.
+    pub fn is_unclear(&self) -> bool {
+        match self {
+            Self::Silent(_) | Self::Transport(_) => true,
+            Self::Refused(status) => status.code >= 500,
+            Self::Unaskable(_) | Self::Unwritable(_) => false,
+        }
+    }
+
     /// 404 for the object (or its kind, or its namespace).
     pub fn is_not_found(&self) -> bool {
         self.status().is_some_and(Status::is_not_found)

@@ -174,6 +174,21 @@ fn a_claim_that_cannot_be_read_is_respected_for_the_claim_timeout() {
 }
 
 #[test]
+fn a_claim_that_cannot_be_read_does_not_stand_for_ever_on_what_is_up_to_date() {
+    let mut bench = Bench::new();
+    let strange = Snapshot { slot: ClaimSlot::Unreadable { text: "True x".into() }, ..deployed("10") };
+    assert_eq!(bench.step(Input::Seen(strange)), [Effect::WakeAt(secs(700))]);
+    assert!(writes(&bench.pass(599)).is_empty());
+    assert_eq!(writes(&bench.pass(1))[0].1.attempt, 1);
+    let claim = bench.claim();
+    let effects = bench.step(Input::Written(Snapshot { outdated: false, ..held("11", &claim) }));
+    assert!(
+        effects.iter().any(|effect| matches!(effect, Effect::Start { taken_over: true, .. })),
+        "{effects:?}"
+    );
+}
+
+#[test]
 fn the_second_in_preference_gives_the_first_its_turn() {
     let mut bench = Bench::new();
     (bench.me, bench.now) = ("b".into(), secs(100));
@@ -198,6 +213,16 @@ fn states_below_an_own_write_are_ignored_until_live_reads_insist() {
     let effects = bench.step(Input::Read(object("5")));
     assert!(effects.contains(&Effect::Note(Note::Restored)) && effects.contains(&Effect::Relist));
     assert_eq!(writes(&effects)[0].0.0, "5", "and the restored state is worked on");
+}
+
+#[test]
+fn nothing_is_claimed_between_a_restore_and_the_list_it_asks_for() {
+    let mut bench = Bench::new();
+    bench.step(Input::Seen(Snapshot { gate: Gate::Held, ..object("10") }));
+    bench.unit.forget_versions();
+    let effects = bench.step(Input::Gate(Gate::Open));
+    assert!(writes(&effects).is_empty(), "no write has no version as its precondition: {effects:?}");
+    assert_eq!(writes(&bench.step(Input::Seen(object("5"))))[0].0.0, "5");
 }
 
 #[test]

@@ -180,6 +180,21 @@ fn a_doubled_answer_to_the_claim_does_not_end_the_finish() {
 }
 
 #[test]
+fn a_finish_answered_before_a_restore_that_was_seen_first_is_sent_again() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    bench.done(Outcome::Deployed);
+    bench.step(Input::Seen(held("21", &claim)));
+    let effects = bench.step(Input::Written(deployed("14")));
+    assert!(rereads(&effects) && finish(&effects).is_none(), "{effects:?}");
+    let effects = bench.step(Input::Read(held("21", &claim)));
+    assert_eq!(
+        finish(&effects).map(|(version, end)| (version.0.as_str(), end)),
+        Some(("21", &End::Deployed))
+    );
+}
+
+#[test]
 fn the_end_of_an_earlier_run_is_nobodys() {
     let mut bench = Bench::running();
     assert_eq!(
@@ -213,6 +228,17 @@ fn a_wait_is_entered_with_the_same_nonce_and_a_longer_budget_and_gives_the_slot_
     bench.step(Input::Written(held("12", next)));
     assert!(!bench.unit.holds_slot());
     assert_eq!(finish(&bench.done(Outcome::Deployed)), Some((&"12".into(), &End::Deployed)));
+}
+
+#[test]
+fn a_replica_that_is_going_enters_no_wait() {
+    let mut bench = Bench::running();
+    let claim = bench.claim();
+    bench.draining = true;
+    let effects = bench.step(Input::Waiting { nonce: claim.nonce, seconds: 300 });
+    assert!(writes(&effects).is_empty() && cancels(&effects), "{effects:?}");
+    let effects = bench.done(Outcome::Stopped);
+    assert!(matches!(finish(&effects), Some((_, End::Release(_)))), "{effects:?}");
 }
 
 #[test]

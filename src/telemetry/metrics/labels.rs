@@ -93,8 +93,6 @@ label! {
         Release = "release",
         /// Status of an idle unit.
         Monitor = "monitor",
-        /// The cluster's check-in.
-        Checkin = "checkin",
         /// The controller cleared a claim.
         Expire = "expire",
     }

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by dev/demo, dev/test and dev/up: looks for what they need before anything is built.
+#
+# needs NAME: cargo and go must be there. A C compiler (for TLS, and to link) comes from Debian's packages: it is
+# installed where that is possible without asking, that is as root, and named where it is not.
+needs() {
+    local tool
+    for tool in cargo go; do
+        command -v "$tool" >/dev/null || { echo "$1: '$tool' is needed and not on PATH" >&2; return 1; }
+    done
+    command -v cc >/dev/null && return
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "$1: installing Debian's packages gcc and libc6-dev" >&2
+        apt-get update -qq >/dev/null || true
+        DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends gcc libc6-dev >/dev/null && return
+    fi
+    echo "$1: a C compiler is needed: install Debian's packages gcc and libc6-dev" >&2
+    return 1
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Several units of the same replicas: they share slots, sessions, what befalls a replica, and perhaps one object.
+//!
+//! Each unit is a world of its own; what they share is kept equal. The shared object is the last one of each, which
+//! the deployment id `d1` asks for and others do not; it moves when its owner stops asking and another one begins.
+
+use flotilla::protocol::ClaimSlot;
+
+use super::{
+    actions::Action,
+    fair::BOUND,
+    search::Space,
+    world::{Bd, Bug, World},
+};
+
+/// Moments within one step of time, for each unit; more is a unit that spins.
+const MOMENTS: usize = 2000;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cluster {
+    pub units: Vec<World>,
+    /// How often the shared object may still move; `None` when none is shared.
+    pub moves: Option<u8>,
+    /// Whether replicas' watches of units other than their own are left out: replica k works on unit k alone, until all
+    /// faults have stopped. Keeps a search small.
+    pub apart: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// In one unit.
+    In(usize, Action),
+    /// For all of them.
+    All(Action),
+    /// The shared object is given to this unit.
+    Give(usize),
+}
+
+impl Cluster {
+    /// Whether a unit may be given the object: it is done with everything before, or the object would have been taken
+    /// from it and given back under one and the same deployment (`docs/limits.md`).
+    fn may_take(unit: &World) -> bool {
+        let done = |bd: &Bd| bd.deployment != "d1" && bd.applied != "d1" && bd.slot == ClaimSlot::Empty;
+        unit.bd.as_ref().is_some_and(done)
+    }
+
+    fn give(&mut self, to: usize) {
+        self.moves = self.moves.map(|moves| moves.saturating_sub(1));
+        for (index, unit) in self.units.iter_mut().enumerate() {
+            let Some(bd) = unit.bd.clone() else { continue };
+            let deployment = if index == to { "d1" } else { "d2" };
+            if bd.deployment != deployment {
+                unit.deployed = 0;
+                unit.store(Bd { deployment: deployment.into(), ..bd });
+            }
+        }
+    }
+
+    /// What was done in one unit is known to the others.
+    fn share(&mut self, from: usize) {
+        if self.moves.is_some() {
+            let (object, uids) = (self.units[from].down.objects.last().cloned(), self.units[from].down.uids);
+            for unit in &mut self.units {
+                unit.down.uids = uids;
+                if let (Some(own), Some(object)) = (unit.down.objects.last_mut(), &object) {
+                    own.clone_from(object);
+                }
+            }
+        }
+        for replica in std::mem::take(&mut self.units[from].relisting) {
+            let others = (0..self.units.len()).filter(|other| *other != from);
+            others.for_each(|other| self.units[other].relist(replica));
+        }
+        self.count();
+    }
+
+    pub fn count(&mut self) {
+        let held = |unit: &World, index: usize| u8::from(unit.replicas[index].unit.holds_slot());
+        for index in 0..self.units[0].replicas.len() {
+            let all: u8 = self.units.iter().map(|unit| held(unit, index)).sum();
+            for unit in &mut self.units {
+                unit.elsewhere[index] = all - held(unit, index);
+            }
+        }
+    }
+
+    fn is_idle(&self, replica: usize) -> bool {
+        self.units.iter().all(|unit| !unit.replicas[replica].unit.is_busy())
+    }
+
+    fn all(&mut self, action: Action, bug: Bug) {
+        for index in 0..self.units.len() {
+            match action {
+                Action::Stop(replica) if !self.units[index].replicas[replica].unit.is_busy() => {}
+                _ => self.units[index].act(action, bug),
+            }
+            self.share(index);
+        }
+    }
+
+    fn settle(&mut self, bug: Bug) -> bool {
+        let mut steps = Vec::new();
+        for _ in 0..MOMENTS * self.units.len() {
+            steps.clear();
+            self.moves(&mut steps);
+            let Some(step) = steps.first() else { return true };
+            self.make(*step, bug);
+        }
+        false
+    }
+
+    /// One step in one unit until nothing is left to do there; for the way to a start.
+    pub fn finish(&mut self) {
+        assert!(self.settle(Bug::None), "a start that spins");
+    }
+}
+
+impl Space for Cluster {
+    type Move = Step;
+
+    fn moves(&self, steps: &mut Vec<Step>) {
+        if self.broken().is_some() {
+            return;
+        }
+        let mut actions = Vec::new();
+        for (index, unit) in self.units.iter().enumerate() {
+            actions.clear();
+            unit.actions(&mut actions);
+            for action in &actions {
+                match action {
+                    Action::Exit(replica) if index > 0 || !self.is_idle(*replica) => {}
+                    // Of a unit that has something to stop.
+                    Action::Stop(_) => steps.push(Step::All(*action)),
+                    Action::Watch(replica) if self.apart && *replica != index => {}
+                    action if !action.is_global() => steps.push(Step::In(index, *action)),
+                    action if index == 0 => steps.push(Step::All(*action)),
+                    _ => {}
+                }
+            }
+        }
+        if self.moves.is_some_and(|moves| moves > 0) {
+            let takers = (0..self.units.len()).filter(|index| Self::may_take(&self.units[*index]));
+            steps.extend(takers.map(Step::Give));
+        }
+    }
+
+    fn make(&mut self, step: Step, bug: Bug) {
+        match step {
+            Step::In(index, action) => {
+                self.units[index].act(action, bug);
+                self.share(index);
+            }
+            Step::All(action) => self.all(action, bug),
+            Step::Give(index) => self.give(index),
+        }
+    }
+
+    fn broken(&self) -> Option<&'static str> {
+        self.units.iter().find_map(|unit| unit.broken)
+    }
+
+    fn is_true(&self) -> bool {
+        self.units.iter().all(World::status_is_true)
+    }
+
+    fn stays_stuck(&self, bug: Bug) -> Option<String> {
+        let mut cluster = self.clone();
+        cluster.apart = false;
+        cluster.moves = cluster.moves.map(|_| 0);
+        for index in 0..cluster.units.len() {
+            cluster.units[index].calm();
+            cluster.share(index);
+        }
+        for index in 0..cluster.units[0].replicas.len() {
+            if !cluster.units[0].replicas[index].alive {
+                cluster.all(Action::Restart(index), bug);
+            }
+            if cluster.units[0].replicas[index].frozen {
+                cluster.all(Action::Thaw(index), bug);
+            }
+        }
+        for round in 0..BOUND {
+            if !cluster.settle(bug) {
+                return Some(format!("spins: {cluster:?}"));
+            }
+            if let Some(broken) = cluster.broken() {
+                return Some(broken.to_owned());
+            }
+            for index in 0..cluster.units.len() {
+                if round > 2 {
+                    cluster.units[index].sweep();
+                }
+                if round > 10 {
+                    cluster.units[index].collect();
+                }
+                cluster.share(index);
+            }
+            if round > 3 && cluster.units.iter().all(World::is_at_rest) {
+                return (!cluster.is_true()).then(|| "S2: at rest, and not as told".to_owned());
+            }
+            cluster.units.iter_mut().for_each(World::advance);
+        }
+        let restless = cluster.units.iter().filter(|unit| !unit.is_at_rest());
+        Some(format!("does not come to rest: {:?}", restless.collect::<Vec<_>>()))
+    }
+}
+
+/// Units `u`, `v`, … of the same replicas, the first of which has the shared object when there is one.
+pub fn cluster(mut units: Vec<World>, moves: Option<u8>) -> Cluster {
+    for (index, unit) in units.iter_mut().enumerate() {
+        let setting = &mut unit.setting;
+        setting.unit = char::from(b'u' + u8::try_from(index).expect("few units"));
+        if moves.is_some() {
+            setting.fewer = unit.down.objects.len() - 1;
+            setting.born = "d2";
+        }
+        unit.bd = None;
+        for replica in &mut unit.replicas {
+            replica.events.clear();
+        }
+        let uid = format!("{}1", unit.setting.unit);
+        unit.create(&uid);
+    }
+    let mut cluster = Cluster { units, moves, apart: false };
+    if moves.is_some() {
+        cluster.give(0);
+        cluster.moves = moves;
+    }
+    cluster
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What may go wrong, how often, and the bugs that are planted to see whether it is noticed.
+
+/// What may still go wrong or change; each use takes one away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Budget {
+    pub time: u8,
+    pub crashes: u8,
+    pub freezes: u8,
+    pub lost: u8,
+    pub doubled: u8,
+    pub failures: u8,
+    pub waits: u8,
+    pub unrelated: u8,
+    pub spec: u8,
+    pub pauses: u8,
+    pub deletions: u8,
+    pub recreations: u8,
+    /// Live reads whose answer may be late.
+    pub slow_reads: u8,
+    /// Events that the watch may be behind by, besides the newest.
+    pub lag: u8,
+    /// Replicas told to stop.
+    pub drains: u8,
+    /// Claims of another program, which nobody here can read, and their ends.
+    pub strange: u8,
+    /// Upstream is saved, and restored from that.
+    pub restores: u8,
+}
+
+/// A planted bug.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Bug {
+    #[default]
+    None,
+    /// An object whose content is equal keeps its old stamp.
+    SkipEqual,
+    /// A fresh resourceVersion is trusted, the stamp is not compared.
+    IgnoreStamp,
+    /// An apply carries the resourceVersion only.
+    ApplyWithoutUid,
+    /// What cannot be compared is written without confirming the claim.
+    CreateUnconfirmed,
+    /// Strays are not looked for.
+    NoSweep,
+    /// A restarted replica goes on with its pod's earlier claim.
+    AdoptAfterRestart,
+    /// A conflict is taken for the loss of the claim.
+    ConflictIsLoss,
+    /// The holder's last sign of life is compared with a wall clock that is two steps fast.
+    WallClock,
+    /// A pending release record of another run is taken for a dead one's.
+    StealPending,
+    /// A prune does not ask whose object it is.
+    PruneForeign,
+    /// An object is written whoever's it is.
+    ApplyForeign,
+    /// A replica on its way out claims.
+    ClaimDraining,
+    /// A replica that goes says nothing about what it holds.
+    ExitHolding,
+    /// A claim that cannot be read is none.
+    ClaimUnreadable,
+    /// Everybody claims at once.
+    NoPreference,
+    /// The full are waited for for ever.
+    WaitForFull,
+}

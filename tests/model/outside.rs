@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What people and other controllers do upstream, and what a backup does.
+
+use flotilla::protocol::{ClaimSlot, Uid};
+
+use super::{
+    actions::Action,
+    world::{Bd, Event, World},
+};
+
+impl World {
+    /// What people and other controllers do.
+    pub fn outside(&mut self, action: Action) {
+        if action == Action::Recreate {
+            self.budget.recreations -= 1;
+            self.deployed = 0;
+            let uid = format!("{}2", self.setting.unit);
+            return self.create(&uid);
+        }
+        let Some(mut bd) = self.bd.clone() else { return };
+        match action {
+            Action::Unrelated => self.budget.unrelated -= 1,
+            Action::Spec => {
+                self.budget.spec -= 1;
+                self.deployed = 0;
+                bd.deployment = if bd.deployment == "d1" { "d2" } else { "d1" }.into();
+            }
+            Action::Pause => {
+                self.budget.pauses -= 1;
+                bd.held = true;
+            }
+            Action::Resume => bd.held = false,
+            Action::Strange => {
+                self.budget.strange -= 1;
+                self.disturbed = true;
+                bd.slot = ClaimSlot::Unreadable { text: format!("True Claimed v2 {}", self.budget.strange) };
+            }
+            Action::StrangeEnds => {
+                self.budget.strange -= 1;
+                bd.slot = ClaimSlot::Empty;
+            }
+            Action::Delete => {
+                self.budget.deletions -= 1;
+                self.disturbed = true; // a watch that lags shows it once more
+                self.bd = None;
+                self.version += self.setting.stride;
+                return self.tell(Event::Deleted(bd.uid));
+            }
+            _ => {}
+        }
+        self.store(bd);
+    }
+
+    /// Upstream is as it was saved; what came later never was. New versions are none that were used before: one that
+    /// is used twice, with two contents, cannot be told from itself (`docs/limits.md`).
+    pub fn restore(&mut self) {
+        let Some(bd) = self.saved.clone() else { return };
+        self.budget.restores -= 1;
+        (self.disturbed, self.restored, self.doubtful) = (true, true, true);
+        self.removed.retain(|uid| *uid != bd.uid);
+        self.landed.clear();
+        self.ghosts.clear();
+        self.deployed = 0;
+        self.version = bd.version + 1;
+        self.slot_age = 9; // whoever rests, has rested: nobody's clock goes back
+        let event = Event::Seen(Box::new(bd.snapshot()));
+        self.bd = Some(bd);
+        self.replicas.iter_mut().for_each(|replica| replica.events.clear());
+        self.tell(event);
+        if let Some(watched) = &mut self.reaper {
+            *watched = None;
+        }
+    }
+
+    /// Makes the BundleDeployment.
+    pub fn create(&mut self, uid: &str) {
+        self.store(Bd {
+            uid: Uid(uid.to_owned()),
+            version: 0,
+            deployment: self.setting.born.into(),
+            applied: String::new(),
+            release: String::new(),
+            held: false,
+            slot: ClaimSlot::Empty,
+        });
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A space searched whole: its start, what may happen in it, what must hold everywhere.
+
+use std::{
+    fmt::Debug,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use super::{actions::Action, world::Bug, world::World};
+
+const LIMIT: usize = 1_500_000;
+
+/// One unit, or several.
+pub trait Space: Clone + Debug + Hash + Eq + Send + Sync + 'static {
+    type Move: Copy + Debug + PartialEq + Send + Sync + 'static;
+    fn moves(&self, moves: &mut Vec<Self::Move>);
+    fn make(&mut self, step: Self::Move, bug: Bug);
+    fn broken(&self) -> Option<&'static str>;
+    /// S2.
+    fn is_true(&self) -> bool;
+    /// Why it does not come to rest when all faults stop.
+    fn stays_stuck(&self, bug: Bug) -> Option<String>;
+}
+
+impl Space for World {
+    type Move = Action;
+    fn moves(&self, moves: &mut Vec<Action>) {
+        self.actions(moves);
+    }
+    fn make(&mut self, action: Action, bug: Bug) {
+        self.act(action, bug);
+    }
+    fn broken(&self) -> Option<&'static str> {
+        self.broken
+    }
+    fn is_true(&self) -> bool {
+        self.status_is_true()
+    }
+    fn stays_stuck(&self, bug: Bug) -> Option<String> {
+        self.stuck(bug)
+    }
+}
+
+/// A start, a planted bug, and how often a fair continuation is tried.
+pub struct Scenario<S> {
+    name: &'static str,
+    start: S,
+    bug: Bug,
+    /// One state of so many is continued fairly.
+    sample: u64,
+}
+
+impl<S: Space> Model for Scenario<S> {
+    type State = S;
+    type Action = S::Move;
+
+    fn init_states(&self) -> Vec<S> {
+        vec![self.start.clone()]
+    }
+
+    fn actions(&self, state: &S, actions: &mut Vec<S::Move>) {
+        state.moves(actions);
+    }
+
+    fn next_state(&self, state: &S, action: S::Move) -> Option<S> {
+        let mut next = state.clone();
+        next.make(action, self.bug);
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("S1, S3–S10", |_, state: &S| state.broken().is_none()),
+            Property::always("S2", |_, state: &S| state.is_true()),
+            Property::always("L1–L5", |scenario: &Scenario<S>, state: &S| {
+                let looked_at = state.broken().is_none() && scenario.is_sampled(state);
+                !looked_at || state.stays_stuck(scenario.bug).is_none()
+            }),
+        ]
+    }
+}
+
+impl<S: Space> Scenario<S> {
+    pub fn new(name: &'static str, start: S, sample: u64) -> Self {
+        Self { name, start, bug: Bug::None, sample }
+    }
+
+    fn is_sampled(&self, state: &S) -> bool {
+        let mut hasher = DefaultHasher::new();
+        state.hash(&mut hasher);
+        hasher.finish().is_multiple_of(self.sample)
+    }
+
+    /// Searches it whole; what was found, by name, with the way there.
+    fn search(self) -> Vec<(String, String)> {
+        #[expect(clippy::disallowed_methods, reason = "only to tell how long the search took")]
+        let begun = std::time::Instant::now();
+        let name = self.name;
+        let checker =
+            self.checker().target_state_count(LIMIT).finish_when(HasDiscoveries::Any).spawn_bfs().join();
+        let (unique, all) = (checker.unique_state_count(), checker.state_count());
+        println!("{name}: {unique} states of {all} reached, {:.1?}", begun.elapsed());
+        assert!(all < LIMIT, "{name} is not searched whole");
+        checker
+            .discoveries()
+            .into_iter()
+            .map(|(property, path)| {
+                let end = path.last_state();
+                let why = end.broken().map(str::to_owned).or_else(|| end.stays_stuck(checker.model().bug));
+                (property.to_owned(), format!("{:?}\n{:?}", path.into_actions(), why))
+            })
+            .collect()
+    }
+
+    /// No invariant is broken.
+    pub fn holds(self) {
+        let name = self.name;
+        let found = self.search();
+        for (property, path) in &found {
+            println!("{name} breaks {property}: {path}");
+        }
+        assert!(found.is_empty(), "{name}");
+    }
+
+    /// The planted bug is seen.
+    pub fn finds(mut self, bug: Bug) {
+        self.bug = bug;
+        let name = self.name;
+        let found = self.search();
+        for (property, path) in &found {
+            let end = path.char_indices().nth(600).map_or(path.len(), |(at, _)| at);
+            println!("{bug:?} is caught by {property}: {}", &path[..end]);
+        }
+        assert!(!found.is_empty(), "{name} does not see {bug:?}");
+    }
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Claims of another program: respected for the claim timeout as long as they stand unchanged, then taken over.
+
+use super::{
+    actions::Action,
+    scenarios::{deployed, held, world},
+    search::Scenario,
+    world::{Budget, Bug, World},
+};
+
+fn before_the_claim() -> Scenario<World> {
+    Scenario::new("unreadable", world(1, 1, Budget { strange: 2, time: 3, ..Budget::default() }), 128)
+}
+
+fn over_a_claim() -> Scenario<World> {
+    let budget = Budget { strange: 1, time: 2, ..Budget::default() };
+    Scenario::new("unreadable, over a claim", held(2, 1, budget), 128)
+}
+
+fn on_what_is_up_to_date() -> Scenario<World> {
+    let budget = Budget { strange: 1, time: 3, ..Budget::default() };
+    Scenario::new("unreadable, up to date", deployed(1, budget), 16)
+}
+
+fn cleared() -> Scenario<World> {
+    let mut world = world(1, 1, Budget { strange: 1, ..Budget::default() });
+    world.reaper = Some(None);
+    world.act(Action::Strange, Bug::None);
+    world.replicas[0].frozen = true; // it wakes at any time
+    world.budget = Budget { time: 4, ..Budget::default() };
+    Scenario::new("unreadable, reaper", world, 64)
+}
+
+#[test]
+fn a_claim_that_cannot_be_read_is_respected_and_then_taken_over() {
+    before_the_claim().holds();
+}
+
+#[test]
+fn a_holder_whose_claim_was_overwritten_stops() {
+    over_a_claim().holds();
+}
+
+#[test]
+fn what_is_up_to_date_does_not_stay_under_a_claim_that_nobody_ends() {
+    on_what_is_up_to_date().holds();
+}
+
+#[test]
+fn the_reaper_clears_it_not_before_the_claim_timeout() {
+    cleared().holds();
+}
+
+#[test]
+fn a_claim_that_is_taken_for_none_is_a_hole() {
+    before_the_claim().finds(Bug::ClaimUnreadable);
+}
