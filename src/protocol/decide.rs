@@ -131,8 +131,8 @@ fn on_open_claim(
     };
     if env.healthy < quiet_at {
         wake_at(env.now + (quiet_at.min(overdue) - env.healthy), effects);
-    } else if !matches!(unit.work, Work::Verifying { .. }) {
-        // S8: a live look before acting.
+    } else if !matches!(unit.work, Work::Verifying { .. }) && may_go(unit, env, effects) {
+        // S8: a live look before acting; not before one could act, or it would be taken again and again.
         let session = claim.session.clone();
         let known = env.sessions.version(&session).cloned().unwrap_or_default();
         unit.work = Work::Verifying { session: session.clone() };
@@ -179,16 +179,7 @@ fn claim_when_due(
     if env.now < due {
         return wake_at(due, effects);
     }
-    let wanted = *unit.wanted.get_or_insert(env.now);
-    let rank = env.sessions.rank(env.session, &latest.uid, env.healthy);
-    // Who is believed full is not waited for, but all that believe so must not reach for it in the same moment.
-    let full = env.sessions.preference(env.session, &latest.uid, env.healthy).0.saturating_sub(rank);
-    let turn = wanted + env.config.steal_delay * rank + env.config.steal_delay / FULL * full;
-    if env.now < turn {
-        return wake_at(turn, effects);
-    }
-    if env.free_slots == 0 {
-        effects.push(Effect::WantSlot);
+    if !may_go(unit, env, effects) {
         return;
     }
     let mut claim = fresh(env, latest, ClaimState::Claimed);
@@ -204,6 +195,24 @@ fn claim_when_due(
     let over = latest.slot.clone();
     unit.work = Work::Claiming { claim: claim.clone(), over, since: env.now, tries: 0, sent: true };
     effects.push(Effect::WriteClaim { version: latest.version.clone(), claim });
+}
+
+/// Whether it is this replica's turn, and a slot is free; if not, asks to be woken.
+fn may_go(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) -> bool {
+    let Some(latest) = &unit.latest else { return false };
+    let wanted = *unit.wanted.get_or_insert(env.now);
+    let rank = env.sessions.rank(env.session, &latest.uid, env.healthy);
+    // Who is believed full is not waited for, but all that believe so must not reach for it in the same moment.
+    let full = env.sessions.preference(env.session, &latest.uid, env.healthy).0.saturating_sub(rank);
+    let turn = wanted + env.config.steal_delay * rank + env.config.steal_delay / FULL * full;
+    if env.now < turn {
+        wake_at(turn, effects);
+    } else if env.free_slots == 0 {
+        effects.push(Effect::WantSlot);
+    } else {
+        return true;
+    }
+    false
 }
 
 /// A first claim of this replica on what the snapshot asks for.

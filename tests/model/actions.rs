@@ -105,8 +105,11 @@ impl World {
                 actions.push(Delete);
             }
             if budget.strange > 0 {
-                let strange = matches!(bd.slot, ClaimSlot::Unreadable { .. });
-                actions.push(if strange { StrangeEnds } else { Strange });
+                match &bd.slot {
+                    ClaimSlot::Unreadable { text } if text.ends_with("over") => {}
+                    ClaimSlot::Unreadable { .. } => actions.push(StrangeEnds),
+                    ClaimSlot::Empty | ClaimSlot::Claim(_) => actions.push(Strange),
+                }
             }
             if budget.restores > 0 && self.saved.is_none() {
                 actions.push(Save);

@@ -82,7 +82,7 @@ impl World {
                 return Checked::Skip;
             }
             if let Some(session) = thing.state.strip_prefix("uninstalling ")
-                && (mine || self.lives(session))
+                && ((mine && !self.restored) || self.lives(session))
             {
                 return Checked::Later;
             }
@@ -115,7 +115,8 @@ impl World {
         let Some(run) = &self.replicas[index].run else { return false };
         let Some(record) = &self.down.record else { return true };
         let guard = record.state.strip_prefix("uninstalling ");
-        let later = guard.is_some_and(|session| record.stamp.0 == run.uid || self.lives(session));
+        let later =
+            guard.is_some_and(|session| (record.stamp.0 == run.uid && !self.restored) || self.lives(session));
         run.at != At::Gate || run.cancelled || run.pending.is_some() || !later
     }
 
@@ -132,7 +133,9 @@ impl World {
                 run.at = self.after(&run);
             }
             // The next check follows at once: what matters is what happens between a check and its write.
-            let again = !matches!(run.at, At::Ended(_));
+            // Before the end it may have to wait, though.
+            let may_wait = run.at == At::Close && self.budget.waits > 0;
+            let again = !may_wait && !matches!(run.at, At::Ended(_));
             self.replicas[index].run = Some(run);
             if again {
                 self.run(index, bug);

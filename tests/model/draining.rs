@@ -17,7 +17,7 @@ fn drained_while_claiming() -> Scenario<World> {
 }
 
 fn drained_in_a_wait() -> Scenario<World> {
-    let budget = Budget { drains: 1, waits: 1, lost: 1, ..Budget::default() };
+    let budget = Budget { drains: 1, waits: 1, ..Budget::default() };
     Scenario::new("draining, wait", held(2, 1, budget), 32)
 }
 

@@ -63,6 +63,4 @@ pub enum Bug {
     ClaimUnreadable,
     /// Everybody claims at once.
     NoPreference,
-    /// The full are waited for for ever.
-    WaitForFull,
 }

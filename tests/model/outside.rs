@@ -33,7 +33,10 @@ impl World {
             Action::Strange => {
                 self.budget.strange -= 1;
                 self.disturbed = true;
-                bd.slot = ClaimSlot::Unreadable { text: format!("True Claimed v2 {}", self.budget.strange) };
+                // Over a claim of ours it must not just end: the mark of what is half done would be gone.
+                let over = if bd.slot == ClaimSlot::Empty { "" } else { " over" };
+                bd.slot =
+                    ClaimSlot::Unreadable { text: format!("True Claimed v2 {}{over}", self.budget.strange) };
             }
             Action::StrangeEnds => {
                 self.budget.strange -= 1;

@@ -80,7 +80,7 @@ impl World {
                 version: format!("{:04}", (peer.session.0.as_bytes()[2] - b'0') as u32 * 100 + peer.version)
                     .as_str()
                     .into(),
-                free_slots: if bug == Bug::WaitForFull { 1 } else { peer.free.into() },
+                free_slots: peer.free.into(),
             };
             sessions.seen(seen, peer.changed - skew);
             if peer.gone {

@@ -96,7 +96,9 @@ impl World {
         if claim.deployment != bd.deployment {
             self.break_("S3: claimed for another deployment id");
         }
-        if bd.applied == bd.deployment && bd.slot == ClaimSlot::Empty && !replaces {
+        // What came back after its deletion was seen is deployed anew, whatever its status says.
+        let up_to_date = bd.applied == bd.deployment && bd.slot == ClaimSlot::Empty;
+        if up_to_date && !replaces && !self.restored {
             self.break_("S2: claimed though it is up to date");
         }
         if matches!(bd.slot, ClaimSlot::Unreadable { .. }) && self.slot_age < CLAIM_TIMEOUT {
@@ -107,6 +109,8 @@ impl World {
             self.break_("L5: claimed out of turn");
         }
         let opens = claim.state == ClaimState::Claimed;
+        // One that another program overwrote before it was known to stand may be sent again; nothing was done under it.
+        self.landed.retain(|(nonce, _)| *nonce != claim.nonce || !opens || self.started.contains(nonce));
         if opens && self.landed.iter().any(|(nonce, _)| *nonce == claim.nonce) {
             self.break_("S3: a nonce was claimed twice");
         }

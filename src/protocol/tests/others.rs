@@ -32,6 +32,27 @@ fn a_quiet_holder_is_looked_at_live_and_only_then_taken_over_as_a_loss() {
 }
 
 #[test]
+fn a_quiet_holder_is_not_looked_at_again_and_again_while_no_slot_is_free_or_before_its_turn() {
+    let (mut bench, _) = watching(&rival(ClaimState::Claimed));
+    bench.free = 0;
+    assert_eq!(bench.pass(15), [Effect::WantSlot]);
+    bench.free = 1;
+    assert!(matches!(bench.step(Input::Tick)[..], [Effect::Verify { .. }]));
+    bench.free = 0;
+    let effects = verified(&mut bench, true);
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Verify { .. })), "{effects:?}");
+
+    let (mut bench, _) = watching(&rival(ClaimState::Claimed));
+    bench.me = "b2".into();
+    for other in 0..20 {
+        bench.now = secs(100 + 14);
+        bench.lease(&format!("o{other}"), "1");
+    }
+    let effects = bench.pass(1);
+    assert!(matches!(effects[..], [Effect::WakeAt(turn)] if turn > bench.now), "{effects:?}");
+}
+
+#[test]
 fn a_holder_whose_lease_moved_is_left_in_peace() {
     let (mut bench, _) = watching(&rival(ClaimState::Claimed));
     bench.pass(15);
