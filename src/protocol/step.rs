@@ -77,8 +77,9 @@ pub(super) fn seen(
 ) {
     if let Work::Removing { uid, running, .. } = &unit.work {
         if *uid == snapshot.uid {
-            // Its deletion was seen; only the watch, which keeps order, can say that it is back after all.
-            if live || snapshot.gate == Gate::Refused {
+            // Its deletion was seen; only the watch, which keeps order, can say that it is back after all. Not when a
+            // successor was seen: then this is a list from a lagging cache.
+            if live || snapshot.gate == Gate::Refused || unit.latest.is_some() {
                 return;
             }
             unit.redeploy = true;

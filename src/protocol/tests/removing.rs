@@ -193,3 +193,15 @@ fn a_draining_replica_starts_no_removal() {
     bench.draining = true;
     assert_eq!(bench.step(Input::Deleted("u".into())), []);
 }
+
+#[test]
+fn a_late_sight_of_what_was_deleted_does_not_deploy_its_successor_twice() {
+    let mut bench = settled();
+    assert_eq!(removes(&bench.step(Input::Deleted("u".into()))), Some("u"));
+    bench.step(Input::Seen(again("20")));
+    // A list from a lagging cache, after the watch was lost.
+    bench.step(Input::Seen(deployed("15")));
+    bench.step(Input::Removed(Removal::Failed));
+    assert!(!bench.unit.redeploy, "only a deployment of its own asks for one");
+    assert_eq!(bench.unit.latest.as_ref().map(|latest| latest.uid.clone()), Some("u2".into()));
+}
