@@ -89,6 +89,11 @@ fn cases() -> Vec<Case> {
             &["nowhere"],
             "namespaces \"nowhere\" not found",
         ),
+        case(
+            Bundle::config_maps("forbidden-namespace", "forbidden-quay", 2, "1"),
+            &["cannot create namespace forbidden-quay", "no contraband in this port"],
+            "no contraband in this port",
+        ),
         case(too_large("too-large", 580_000), &["too large", "byte"], "too large"),
     ]
 }
@@ -225,6 +230,7 @@ async fn heal(
                 fleet::apply(downstream, widget_kind()).await?;
             }
             "refused-object" => allow_contraband(downstream).await?,
+            "forbidden-namespace" => {} // allowed with the object
             "no-namespace" => {
                 let mut namespace = Namespace::default();
                 namespace.metadata.name = Some("nowhere".into());
@@ -323,7 +329,7 @@ async fn meddle(publisher: &Publisher, name: &str, patch: &Value) -> anyhow::Res
     Ok(Epoch(patched.resource_version().unwrap_or_default()))
 }
 
-/// An admission policy that refuses one label.
+/// An admission policy that refuses one label and one namespace.
 async fn forbid_contraband(downstream: &Client) -> anyhow::Result<()> {
     let admission = "admissionregistration.k8s.io/v1";
     fleet::apply(
@@ -332,9 +338,10 @@ async fn forbid_contraband(downstream: &Client) -> anyhow::Result<()> {
         "spec": {
             "failurePolicy": "Fail",
             "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"],
-                "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"]}]},
+                "operations": ["CREATE", "UPDATE"], "resources": ["configmaps", "namespaces"]}]},
             "validations": [{
-                "expression": "!has(object.metadata.labels) || !('cargo' in object.metadata.labels)",
+                "expression": "object.metadata.name != 'forbidden-quay' && \
+                    (!has(object.metadata.labels) || !('cargo' in object.metadata.labels))",
                 "message": "no contraband in this port"}],
         }}),
     )
