@@ -34,7 +34,7 @@ pub(super) fn decide(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) 
         unit.pause_until = None;
     }
     match &latest.slot {
-        ClaimSlot::Empty => claim_when_due(unit, &latest, observed.now, fresh_on(&latest), env, effects),
+        ClaimSlot::Empty => claim_when_due(unit, &latest, observed.now, first(), env, effects),
         ClaimSlot::Unreadable { .. } => {
             let end = observed.healthy + env.config.claim_timeout;
             if env.healthy >= end {
@@ -57,14 +57,14 @@ struct Next {
     counts: bool,
 }
 
-fn fresh_on(_: &Snapshot) -> Next {
+fn first() -> Next {
     Next { attempt: 1, lost: 0, by: Vec::new(), unknown: Vec::new(), counts: false }
 }
 
 /// The record goes on as long as it is about the same deployment id (S5).
 fn after(claim: &Claim, latest: &Snapshot) -> Next {
     if claim.deployment != latest.deployment {
-        return Next { unknown: claim.unknown.clone(), ..fresh_on(latest) };
+        return Next { unknown: claim.unknown.clone(), ..first() };
     }
     Next {
         attempt: claim.attempt.saturating_add(1),
@@ -148,7 +148,7 @@ pub(super) fn take_over(unit: &mut Unit, reason: TakeoverReason, env: &Env<'_>, 
     }
     unit.work = Work::Idle;
     let Some(claim) = latest.slot.claim() else {
-        return claim_when_due(unit, &latest, env.now, fresh_on(&latest), env, effects);
+        return claim_when_due(unit, &latest, env.now, first(), env, effects);
     };
     let mut next = after(claim, &latest);
     let counts = claim.state == ClaimState::Claimed
