@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::ensure;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
@@ -14,6 +14,7 @@ use serde_json::json;
 mod harness;
 
 use harness::bundles::Bundle;
+use harness::records::releases;
 use harness::replica::Replica;
 use harness::world::{Downstream, World, get, ready};
 use harness::{GENEROUS, Tools, until};
@@ -140,16 +141,6 @@ async fn agent(world: &World, name: &str) -> anyhow::Result<Replica> {
     let mut replica = world.replica_with(name, 4, ARGUMENTS)?;
     ready(&mut replica).await?;
     Ok(replica)
-}
-
-async fn releases(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let list = secrets.list_metadata(&ListParams::default().labels("owner=helm")).await?;
-    let mut names: Vec<String> =
-        list.items.into_iter().filter_map(|secret| secret.metadata.labels?.get("name").cloned()).collect();
-    names.sort();
-    names.dedup();
-    Ok(names)
 }
 
 async fn objects(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
