@@ -249,6 +249,7 @@ impl Replica {
                 }
             }
             Message::Collected { memory, again } => {
+                self.ctx.metrics.garbage_collection();
                 self.collector.ended(memory, self.ctx.clock.now(), again);
             }
         }
