@@ -205,11 +205,16 @@ impl Replica {
                 self.feed_where(|unit| matches!(unit.work, Work::Running { .. }), Input::Stop);
                 self.is_quiet()
             }
+            Phase::Leave => {
+                let left = self.units.values().filter(|entry| !is_quiet(entry)).count();
+                warn!(left, "no answer to the last requests: leaving without");
+                true
+            }
         }
     }
 
     fn is_quiet(&self) -> bool {
-        self.units.values().all(|entry| !entry.unit.is_busy() && !entry.monitored.is_busy())
+        self.units.values().all(is_quiet)
     }
 
     fn take(&mut self, message: Message) {
@@ -337,6 +342,11 @@ impl Replica {
     fn execute(&mut self, name: &Name, effect: Effect) {
         super::execute::execute(self, name, effect);
     }
+}
+
+/// Nothing of a unit is under way.
+fn is_quiet(entry: &Entry) -> bool {
+    !entry.unit.is_busy() && !entry.monitored.is_busy()
 }
 
 fn is_at(object: &BundleDeployment, latest: &Snapshot) -> bool {

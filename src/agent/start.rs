@@ -42,7 +42,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Looks of monitoring at once.
 const MONITORS: usize = 16;
 /// Time to delete the session Lease at the very end.
-const LEAVE: Duration = Duration::from_secs(3);
+const LEAVE: Duration = Duration::from_secs(2);
 /// Time between two looks for Leases that nobody keeps.
 const SWEEP: Duration = Duration::from_secs(60);
 
