@@ -25,6 +25,8 @@ pub struct Options {
     pub lifetime: Lifetime,
     /// Further arguments of kube-apiserver; a repeated flag overrides the harness' own.
     pub apiserver_args: Vec<String>,
+    /// Another audit policy than that of [`AuditEntry`]; [`ControlPlane::audit`] is of no use then.
+    pub audit_policy: Option<&'static str>,
 }
 
 /// A running etcd and kube-apiserver. Dropping it kills them; the directory stays, with logs and audit log.
@@ -117,7 +119,12 @@ impl ControlPlane {
 
     /// Every request answered so far. The server writes an entry *after* its answer: look with `until`.
     pub fn audit(&self) -> anyhow::Result<Vec<AuditEntry>> {
-        audit::read(&self.dir.join("audit.log"))
+        audit::read(&self.audit_log())
+    }
+
+    /// Where the audit log is.
+    pub fn audit_log(&self) -> PathBuf {
+        self.dir.join("audit.log")
     }
 
     /// The pid of kube-apiserver, to freeze it, or to read its CPU time.
@@ -214,7 +221,7 @@ impl ControlPlane {
             ("server.key", &server.key),
             ("tokens.pub", &token_public),
             ("tokens.key", &token_private),
-            ("audit-policy.yaml", audit::POLICY),
+            ("audit-policy.yaml", self.options.audit_policy.unwrap_or(audit::POLICY)),
         ] {
             pki::write_private(&self.dir.join(file), text)?;
         }
