@@ -3,7 +3,7 @@
 
 pub mod audited;
 pub mod disturber;
-mod etcd;
+pub mod etcd;
 mod examine;
 pub mod faults;
 pub mod judgement;
