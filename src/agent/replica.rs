@@ -189,7 +189,9 @@ impl Replica {
             Phase::Draining => {
                 info!("no new claims: stopping");
                 self.draining = true;
+                // Told before anything is handed over: no peer then leaves this replica a head start.
                 self.ctx.free_slots.store(0, Ordering::Relaxed);
+                self.ctx.session_news.notify_one();
                 // A wait for readiness has no end in sight: handed over at once, also one just being entered.
                 let waits = |unit: &Unit| {
                     matches!(

@@ -155,6 +155,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         session_id: session_id.clone(),
         holder,
         session: session.health(),
+        session_news: session.news(),
         session_renew: args.session_renew,
         protocol: protocol::Config {
             ttl: args.session_ttl,
