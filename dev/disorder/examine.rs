@@ -22,6 +22,8 @@ use crate::harness::{ControlPlane, GENEROUS, until};
 
 /// The end of a log that is searched for the mark, in bytes: far longer than a line.
 const TAIL: u64 = 1 << 20;
+/// An object that nobody else writes, made last of all.
+const MARK: &str = "end-of-chaos";
 
 /// Compares both witnesses, and lets the judge judge by the logs alone what needs no clock. What they, or the two
 /// judgements, differ in is added to `judgement`.
@@ -64,11 +66,10 @@ pub async fn examine(
 
 /// Waits until everything that was answered before is in the log.
 async fn mark(server: &ControlPlane) -> anyhow::Result<()> {
-    let mark = format!("mark-{:016x}", rand::random::<u64>());
     let maps: Api<ConfigMap> = Api::default_namespaced(server.admin().await?);
-    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": mark}});
-    maps.patch(&mark, &PatchParams::apply("flotilla-chaos"), &Patch::Apply(&map)).await?;
-    let answered = format!("{mark}\",\"apiVersion\":\"v1\"}},\"responseStatus\"");
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": MARK}});
+    maps.patch(MARK, &PatchParams::apply("flotilla-chaos"), &Patch::Apply(&map)).await?;
+    let answered = format!("{MARK}\",\"apiVersion\":\"v1\"}},\"responseStatus\"");
     until("the log to be complete", GENEROUS, async || {
         Ok(tail(&server.audit_log())?.contains(&answered).then_some(()))
     })
