@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use flotilla::render::engine::{Engine, EngineConfig};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -18,6 +19,8 @@ pub struct Ground {
     pub server: Server,
     /// The namespace of the BundleDeployments.
     pub cluster_namespace: String,
+    /// Reads the manifests of release records.
+    pub engine: Engine,
     log: PathBuf,
     _replica: Replica,
     _plane: ControlPlane,
@@ -48,9 +51,12 @@ impl Ground {
             &log,
         )?;
         ready(&mut replica).await?;
+        let engine = binary.with_file_name("flotilla-engine");
+        let engine = EngineConfig { binary: Some(engine), ..EngineConfig::default() };
         Ok(Ground {
             server: Server::new(client),
             cluster_namespace: registration.cluster_namespace,
+            engine: Engine::start(engine)?,
             log,
             _replica: replica,
             _plane: plane,

@@ -18,7 +18,7 @@ use super::case::Case;
 use super::compare::{Names, differences};
 use super::ground::Ground;
 use super::lists::Lists;
-use super::record::Recorder;
+use super::record::{Recorder, read_manifests};
 
 /// How long equality must last: longer than our agent takes to see and to report a change.
 const HOLD: Duration = Duration::from_millis(2500);
@@ -70,9 +70,9 @@ async fn steps(
     lists: &Lists,
     mut patience: Patience,
 ) -> anyhow::Result<Complaints> {
-    let mut recorder = Recorder::new(&ground.server, case, &ground.cluster_namespace);
+    let mut recorder = Recorder::new(ground, case);
     let (mut names, mut complaints) = (Names::new(), Vec::new());
-    let recorded = expected_steps(case)?;
+    let recorded = expected_steps(ground, case).await?;
     let mut recorded = recorded.iter();
     for step in case.steps["steps"].as_array().context("a case without steps")? {
         let name = step["name"].as_str().unwrap_or_default();
@@ -100,7 +100,7 @@ async fn steps(
 }
 
 /// The recorded steps, with what is not to be compared blurred.
-fn expected_steps(case: &Case) -> anyhow::Result<Vec<Value>> {
+async fn expected_steps(ground: &Ground, case: &Case) -> anyhow::Result<Vec<Value>> {
     let mut steps = case.expected["steps"].as_array().context("a recording without steps")?.clone();
     for (index, step) in steps.iter_mut().enumerate() {
         let prefix = format!("/steps/{index}/");
@@ -108,6 +108,9 @@ fn expected_steps(case: &Case) -> anyhow::Result<Vec<Value>> {
         let mine: Vec<String> =
             volatile.filter_map(|at| at.strip_prefix(&prefix)).map(|at| format!("/{at}")).collect();
         blur(step, &mine);
+        for release in step["releases"].as_array_mut().into_iter().flatten() {
+            read_manifests(&ground.engine, release).await;
+        }
     }
     Ok(steps)
 }

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::actions::Actor;
 use super::case::{Case, RECORDED_NAMESPACE};
+use super::ground::Ground;
 use super::server::Server;
 
 /// How many objects are read at once.
@@ -42,6 +43,7 @@ impl Key {
 /// Records one case.
 pub struct Recorder<'a> {
     server: &'a Server,
+    engine: &'a flotilla::render::engine::Engine,
     case: &'a Case,
     cluster_namespace: &'a str,
     placeholders: Placeholders,
@@ -49,9 +51,16 @@ pub struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    /// Looks at what `expected` names from the beginning: what should be there is missed at once.
-    pub fn new(server: &'a Server, case: &'a Case, cluster_namespace: &'a str) -> Recorder<'a> {
-        Recorder { server, case, cluster_namespace, placeholders: Placeholders::new(), seen: BTreeSet::new() }
+    /// Nothing seen yet.
+    pub fn new(ground: &'a Ground, case: &'a Case) -> Recorder<'a> {
+        Recorder {
+            server: &ground.server,
+            engine: &ground.engine,
+            case,
+            cluster_namespace: &ground.cluster_namespace,
+            placeholders: Placeholders::new(),
+            seen: BTreeSet::new(),
+        }
     }
 
     /// What is there now, as a step of `expected.json`; objects of `also` are looked at, too.
@@ -108,8 +117,10 @@ impl<'a> Recorder<'a> {
                 };
                 let id = &record["chart"]["metadata"]["annotations"]["fleet.cattle.io/bundle-id"];
                 if id.is_null() || self.case.units().iter().any(|name| *id == *name) {
-                    self.note_objects(&record).await?;
-                    releases.push(release(secret, &record));
+                    let mut release = release(secret, &record);
+                    read_manifests(self.engine, &mut release).await;
+                    self.note_objects(&release).await?;
+                    releases.push(release);
                 }
             }
         }
@@ -117,14 +128,12 @@ impl<'a> Recorder<'a> {
     }
 
     /// The objects that a release's manifest and hooks name.
-    async fn note_objects(&mut self, record: &Value) -> anyhow::Result<()> {
-        let namespace = record["namespace"].as_str().unwrap_or_default();
-        let hooks = record["hooks"].as_array().into_iter().flatten().map(|hook| &hook["manifest"]);
-        let texts = [&record["manifest"]].into_iter().chain(hooks).filter_map(Value::as_str);
-        for document in texts.flat_map(|text| text.split("\n---")) {
-            // What this reader does not take is looked at all the same when the recording names it.
-            let Ok(object) = serde_saphyr::from_str::<Value>(document.trim_start_matches("---")) else { continue };
-            let mut key = Key::of(&object);
+    async fn note_objects(&mut self, release: &Value) -> anyhow::Result<()> {
+        let namespace = release["namespace"].as_str().unwrap_or_default();
+        let hooks = release["hooks"].as_array().into_iter().flatten().map(|hook| &hook["manifest"]);
+        let manifests = [&release["manifest"]].into_iter().chain(hooks);
+        for object in manifests.flat_map(|manifest| manifest["objects"].as_array().into_iter().flatten()) {
+            let mut key = Key::of(object);
             if key.kind.is_empty() || key.name.is_empty() {
                 continue;
             }
@@ -278,4 +287,20 @@ fn release(secret: &Value, record: &Value) -> Value {
         },
         "otherKeys": other, "manifest": record["manifest"], "hooks": hooks.collect::<Vec<_>>(),
     })
+}
+
+/// Puts the objects of a release's manifest and hooks in the place of their text, as Kubernetes reads them: how a YAML
+/// writer quotes, folds and indents is nobody's business. A text that is no YAML stays.
+pub async fn read_manifests(engine: &flotilla::render::engine::Engine, release: &mut Value) {
+    let hooks = release["hooks"].as_array().map_or(0, Vec::len);
+    let pointers = (0..hooks).map(|index| format!("/hooks/{index}/manifest")).chain(["/manifest".into()]);
+    for pointer in pointers {
+        let Some(manifest) = release.pointer_mut(&pointer) else { continue };
+        let Some(text) = manifest.as_str() else { continue };
+        let sources: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# Source: ")).collect();
+        if let Ok(documents) = engine.yaml(vec![("manifest".into(), text.into())]).await {
+            let objects: Vec<Value> = documents.into_iter().map(|document| document.value).collect();
+            *manifest = json!({"sources": sources, "objects": objects});
+        }
+    }
 }
