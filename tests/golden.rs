@@ -127,7 +127,7 @@ fn told(ground: &Ground, name: &str, complaints: &Complaints) -> String {
     for (step, found) in complaints {
         text += &format!("\n  step {step}: {} differences\n", found.len());
         for one in found.iter().take(12) {
-            text += &format!("    {one}\n");
+            text += &format!("    {}\n", one.text);
         }
         text += &format!("    whole: {}\n", seen_file(name, step).display());
     }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::case;
-use super::compare::{Difference, Names, is};
+use super::compare::{Difference, is};
 
 /// `differences.json` and `not-yet.json` of `tests/golden`.
 pub struct Lists {
@@ -80,7 +80,7 @@ impl Lists {
     }
 
     /// Takes the known differences out, and adds a complaint for each that is not there.
-    pub fn sift(&self, case: &str, step: &str, found: Vec<Difference>, names: &Names) -> Vec<String> {
+    pub fn sift(&self, case: &str, step: &str, found: &[Difference]) -> Vec<Complaint> {
         let mine = self.differences.iter().filter(|known| known.case == case);
         let mine = mine.filter(|known| known.steps.iter().any(|name| name == step));
         let mut known: BTreeMap<&str, &Value> = BTreeMap::new();
@@ -89,25 +89,34 @@ impl Lists {
         }
         let mut complaints = Vec::new();
         for difference in found {
-            match known.remove(difference.at.as_str()) {
-                Some(ours) if is(ours, &difference.seen, names) => {}
-                Some(ours) => complaints.push(format!(
-                    "{}\n      listed as {}\n      seen      {}",
-                    difference.at,
-                    short(ours),
-                    short(&difference.seen)
-                )),
-                None => complaints.push(format!(
-                    "{}\n      expected {}\n      seen     {}",
-                    difference.at,
-                    short(&difference.expected),
-                    short(&difference.seen)
-                )),
-            }
+            let seen = short(&difference.seen);
+            let (expected, word) = match known.remove(difference.at.as_str()) {
+                Some(ours) if is(ours, &difference.seen) => continue,
+                Some(ours) => (short(ours), "listed as"),
+                None => (short(&difference.expected), "expected"),
+            };
+            let at = difference.at.clone();
+            let text = format!("{at}\n      {word} {expected}\n      seen {seen}");
+            complaints.push(Complaint { at, text, seen: difference.seen.clone() });
         }
-        complaints.extend(known.keys().map(|at| format!("{at}\n      a listed difference does not occur")));
+        complaints.extend(known.keys().map(|at| Complaint {
+            at: (*at).to_owned(),
+            text: format!("{at}\n      a listed difference does not occur"),
+            seen: Value::Null,
+        }));
         complaints
     }
+}
+
+/// What is neither as recorded nor as listed.
+#[derive(Clone, Debug)]
+pub struct Complaint {
+    /// Where.
+    pub at: String,
+    /// For people.
+    pub text: String,
+    /// What is there.
+    pub seen: Value,
 }
 
 fn read<T: serde::de::DeserializeOwned>(file: &str) -> anyhow::Result<T> {

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use flotilla::api::keys;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -15,9 +15,9 @@ use tokio::time::Instant;
 use super::actions::Actor;
 use super::canonical::{blur, both};
 use super::case::Case;
-use super::compare::{Names, differences};
+use super::compare::{Difference, Names, differences};
 use super::ground::Ground;
-use super::lists::Lists;
+use super::lists::{Complaint, Lists};
 use super::record::{Recorder, read_manifests};
 
 /// How long equality must last: longer than our agent takes to see and to report a change.
@@ -50,7 +50,7 @@ impl Patience {
 }
 
 /// What came of a case: the complaints, step by step. None: it passed.
-pub type Complaints = Vec<(String, Vec<String>)>;
+pub type Complaints = Vec<(String, Vec<Complaint>)>;
 
 /// Plays a case to its end, or to the first step that fails when patience is short.
 pub async fn play(ground: &Ground, name: &str, lists: &Lists, patience: Patience) -> anyhow::Result<Complaints> {
@@ -76,15 +76,20 @@ async fn steps(
     let mut recorded = recorded.iter();
     for step in case.steps["steps"].as_array().context("a case without steps")? {
         let name = step["name"].as_str().unwrap_or_default();
-        for action in step["actions"].as_array().into_iter().flatten() {
-            actor.act(action).await.with_context(|| format!("step {name}: {action}"))?;
+        let mut refused = Vec::new();
+        for (index, action) in step["actions"].as_array().into_iter().flatten().enumerate() {
+            if let Err(error) = actor.act(action).await {
+                let (at, expected) = (format!("/actions/{index}"), Value::Null);
+                refused.push(Difference { at, expected, seen: format!("{error:#}").into() });
+            }
         }
         if step["settle"] == false {
+            ensure!(refused.is_empty(), "step {name}: {refused:?}");
             continue;
         }
         let expected = recorded.next().with_context(|| format!("nothing is recorded of step {name}"))?;
         let limit = Duration::from_secs(step["most"].as_u64().unwrap_or(MOST)) + GRACE;
-        let judge = Judge { case, step: name, expected, lists };
+        let judge = Judge { case, step: name, refused, expected, lists };
         let patience_now = Patience { most: patience.most.min(limit), ..patience };
         let found = judge.settle(actor, ground, &mut recorder, &mut names, patience_now).await?;
         if !found.is_empty() {
@@ -118,6 +123,8 @@ async fn expected_steps(ground: &Ground, case: &Case) -> anyhow::Result<Vec<Valu
 struct Judge<'a> {
     case: &'a Case,
     step: &'a str,
+    /// Actions that the cluster refused.
+    refused: Vec<Difference>,
     expected: &'a Value,
     lists: &'a Lists,
 }
@@ -131,7 +138,7 @@ impl Judge<'_> {
         recorder: &mut Recorder<'_>,
         names: &mut Names,
         patience: Patience,
-    ) -> anyhow::Result<Vec<String>> {
+    ) -> anyhow::Result<Vec<Complaint>> {
         let start = Instant::now();
         let (mut versions, mut moved) = (Value::Null, start);
         let (mut looked, mut equal_since): (Option<Instant>, Option<Instant>) = (None, None);
@@ -153,8 +160,9 @@ impl Judge<'_> {
                 looked = Some(Instant::now());
                 let (expected, shown) = both(self.expected, &seen);
                 let mut trial = names.clone();
-                let found = differences(&expected, &shown, &mut trial);
-                let complaints = self.lists.sift(&self.case.name, self.step, found, &trial);
+                let mut found = differences(&expected, &shown, &mut trial);
+                found.extend(self.refused.iter().cloned());
+                let complaints = self.lists.sift(&self.case.name, self.step, &found);
                 let held = equal_since.is_some_and(|since| since.elapsed() >= HOLD);
                 if complaints.is_empty() && (held || start.elapsed() >= patience.most) {
                     *names = trial;
@@ -163,7 +171,7 @@ impl Judge<'_> {
                 equal_since = if complaints.is_empty() { equal_since.or(looked) } else { None };
                 let idle = moved.elapsed() >= patience.idle && !claimed;
                 if !complaints.is_empty() && (idle || start.elapsed() >= patience.most) {
-                    self.store(&shown)?;
+                    self.store(&shown, &complaints)?;
                     return Ok(complaints);
                 }
             }
@@ -186,12 +194,15 @@ impl Judge<'_> {
     }
 
     /// Writes what was seen to a file, for those who want to see the whole.
-    fn store(&self, shown: &Value) -> anyhow::Result<()> {
+    fn store(&self, shown: &Value, complaints: &[Complaint]) -> anyhow::Result<()> {
         let path = seen_file(&self.case.name, self.step);
         std::fs::create_dir_all(path.parent().context("a file is in a folder")?)?;
         let expected = both(self.expected, self.expected).0;
         std::fs::write(&path, format!("{shown:#}\n"))?;
         std::fs::write(path.with_extension("expected.json"), format!("{expected:#}\n"))?;
+        // As `differences.json` wants it.
+        let found: Value = complaints.iter().map(|one| (one.at.clone(), one.seen.clone())).collect();
+        std::fs::write(path.with_extension("found.json"), format!("{found:#}\n"))?;
         Ok(())
     }
 }

@@ -297,6 +297,11 @@ pub async fn read_manifests(engine: &flotilla::render::engine::Engine, release: 
     for pointer in pointers {
         let Some(manifest) = release.pointer_mut(&pointer) else { continue };
         let Some(text) = manifest.as_str() else { continue };
+        // Helm leaves an empty one out.
+        if text.trim().is_empty() {
+            *manifest = Value::Null;
+            continue;
+        }
         let sources: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# Source: ")).collect();
         if let Ok(documents) = engine.yaml(vec![("manifest".into(), text.into())]).await {
             let objects: Vec<Value> = documents.into_iter().map(|document| document.value).collect();
