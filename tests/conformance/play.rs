@@ -40,13 +40,16 @@ pub struct Patience {
     pub most: Duration,
     /// Give up when nothing has moved for this long.
     pub idle: Duration,
+    /// The first step that fails ends the case.
+    pub first_only: bool,
 }
 
 impl Patience {
     /// Until the step's limit: for a case that is to pass.
-    pub const FULL: Patience = Patience { most: Duration::MAX, idle: Duration::MAX };
+    pub const FULL: Patience = Patience { most: Duration::MAX, idle: Duration::MAX, first_only: false };
     /// Until it is calm: for a case that is known to fail.
-    pub const SHORT: Patience = Patience { most: Duration::from_secs(20), idle: Duration::from_secs(5) };
+    pub const SHORT: Patience =
+        Patience { most: Duration::from_secs(20), idle: Duration::from_secs(5), first_only: true };
 }
 
 /// What came of a case: the complaints, step by step. None: it passed.
@@ -94,11 +97,11 @@ async fn steps(
         let found = judge.settle(actor, ground, &mut recorder, &mut names, patience_now).await?;
         if !found.is_empty() {
             complaints.push((name.to_owned(), found));
-            if patience.most == Patience::SHORT.most {
+            if patience.first_only {
                 break;
             }
             // What comes after a failure is for information.
-            patience = Patience::SHORT;
+            patience = Patience { first_only: false, ..Patience::SHORT };
         }
     }
     Ok(complaints)
