@@ -70,7 +70,8 @@ fn main() -> anyhow::Result<ExitCode> {
 fn trial(name: &str, grounds: &Arc<Grounds>) -> Trial {
     let (case, grounds) = (name.to_owned(), grounds.clone());
     let kind = if grounds.lists.not_yet(name).is_some() { "not yet" } else { "" };
-    Trial::test(name, move || grounds.runtime.block_on(judge(&grounds, &case)).map_err(Failed::from)).with_kind(kind)
+    Trial::test(name, move || grounds.runtime.block_on(judge(&grounds, &case)).map_err(Failed::from))
+        .with_kind(kind)
 }
 
 async fn judge(grounds: &Grounds, name: &str) -> Result<(), String> {

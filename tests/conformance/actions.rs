@@ -116,8 +116,9 @@ impl<'a> Actor<'a> {
 
     /// The BundleDeployment's spec; makes its Content.
     async fn spec(&self, unit: &Value, action: &Value) -> anyhow::Result<Value> {
-        let mut content =
-            serde_json::to_value(self.case.manifest(action["input"].as_str().unwrap_or("input"))?.to_content())?;
+        let mut content = serde_json::to_value(
+            self.case.manifest(action["input"].as_str().unwrap_or("input"))?.to_content(),
+        )?;
         let name = unit["name"].as_str().unwrap_or_default();
         let other_id = format!("s-{}", &sha256(name.as_bytes())[..61]);
         match action["corrupt"].as_str() {
@@ -226,7 +227,11 @@ impl<'a> Actor<'a> {
 
 fn release_path(value: &Value, revision: &Value) -> String {
     let text = |key: &str| value[key].as_str().unwrap_or_default();
-    format!("/api/v1/namespaces/{}/secrets/sh.helm.release.v1.{}.v{revision}", text("namespace"), text("release"))
+    format!(
+        "/api/v1/namespaces/{}/secrets/sh.helm.release.v1.{}.v{revision}",
+        text("namespace"),
+        text("release")
+    )
 }
 
 fn lay_over(target: &mut Value, over: &Value) {

@@ -98,7 +98,8 @@ fn object(object: &Value) -> Option<(String, Value)> {
     }
     let mut object = object.clone();
     let text = |key: &str| object[key].as_str().or(object["metadata"][key].as_str()).unwrap_or_default();
-    let group = text("apiVersion").rsplit_once('/').map_or_else(String::new, |(group, _)| format!(".{group}"));
+    let group =
+        text("apiVersion").rsplit_once('/').map_or_else(String::new, |(group, _)| format!(".{group}"));
     let key = format!("{}{group} {} {}", text("kind"), text("namespace"), text("name"));
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove("managedFields");

@@ -74,8 +74,8 @@ impl Case {
             }
         }
         let steps = serde_json::from_str(&steps).with_context(|| format!("steps.json of {name}"))?;
-        let expected =
-            serde_json::from_str(&text("expected.json")?).with_context(|| format!("expected.json of {name}"))?;
+        let expected = serde_json::from_str(&text("expected.json")?)
+            .with_context(|| format!("expected.json of {name}"))?;
         Ok(Case { name: name.into(), steps, expected, sources, dir })
     }
 
@@ -122,7 +122,8 @@ impl Case {
 
 /// Hex digits that do not compress: the SHA-256 of `seed-0`, `seed-1`, … joined and cut.
 fn blob(seed: &str, length: usize) -> String {
-    let mut text: String = (0..=length / 64).map(|index| sha256(format!("{seed}-{index}").as_bytes())).collect();
+    let mut text: String =
+        (0..=length / 64).map(|index| sha256(format!("{seed}-{index}").as_bytes())).collect();
     text.truncate(length);
     text
 }

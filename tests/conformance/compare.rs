@@ -63,7 +63,8 @@ impl Names {
             }
             Value::Array(items) => items.iter().map(|item| self.recorded(item)).collect(),
             Value::String(text) => {
-                let name = |found: &Captures<'_>| self.here.get(&found[0]).cloned().unwrap_or(found[0].to_owned());
+                let name =
+                    |found: &Captures<'_>| self.here.get(&found[0]).cloned().unwrap_or(found[0].to_owned());
                 self.pattern.replace_all(text, name).into_owned().into()
             }
             other => other.clone(),
@@ -128,7 +129,8 @@ fn compare(expected: &Value, seen: &Value, at: &str, names: &mut Names, found: &
             let keys: std::collections::BTreeSet<&String> = left.keys().chain(right.keys()).collect();
             for key in keys {
                 let at = format!("{at}/{}", key.replace('~', "~0").replace('/', "~1"));
-                let (left, right) = (left.get(key).unwrap_or(&Value::Null), right.get(key).unwrap_or(&Value::Null));
+                let (left, right) =
+                    (left.get(key).unwrap_or(&Value::Null), right.get(key).unwrap_or(&Value::Null));
                 compare(left, right, &at, names, found);
             }
         }

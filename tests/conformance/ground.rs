@@ -33,12 +33,14 @@ impl Ground {
         let tools = Tools::build(Tools::CONTROL_PLANE)?;
         let binary = Path::new(env!("CARGO_BIN_EXE_flotilla"));
         let dir = tempfile::Builder::new().prefix("flotilla-golden-").tempdir()?;
-        let plane = ControlPlane::start(&tools, &dir.path().join("cluster"), "cluster", Options::default()).await?;
+        let plane =
+            ControlPlane::start(&tools, &dir.path().join("cluster"), "cluster", Options::default()).await?;
         fleet::install_crds(&plane, binary).await?;
         let registration = fleet::register(&plane, &plane, "bench").await?;
         let client = plane.admin().await?;
         let name = json!({"name": "fleet-agent", "namespace": registration.agent_namespace});
-        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {"config": config}});
+        let map =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {"config": config}});
         fleet::apply(&client, map).await?;
         let log = dir.path().join("agent.log");
         let mut replica = Replica::spawn(

@@ -76,7 +76,11 @@ impl Lists {
 
     /// The short names of the reasons for a case's differences.
     pub fn reasons_of(&self, case: &str) -> BTreeSet<&str> {
-        self.differences.iter().filter(|known| known.case == case).map(|known| known.reason.as_str()).collect()
+        self.differences
+            .iter()
+            .filter(|known| known.case == case)
+            .map(|known| known.reason.as_str())
+            .collect()
     }
 
     /// Takes the known differences out, and adds a complaint for each that is not there.

@@ -56,7 +56,12 @@ impl Patience {
 pub type Complaints = Vec<(String, Vec<Complaint>)>;
 
 /// Plays a case to its end, or to the first step that fails when patience is short.
-pub async fn play(ground: &Ground, name: &str, lists: &Lists, patience: Patience) -> anyhow::Result<Complaints> {
+pub async fn play(
+    ground: &Ground,
+    name: &str,
+    lists: &Lists,
+    patience: Patience,
+) -> anyhow::Result<Complaints> {
     let case = Case::read(name, &ground.cluster_namespace)?;
     let mut actor = Actor::new(&ground.server, &case, &ground.cluster_namespace);
     let result = steps(ground, &case, &mut actor, lists, patience).await;
@@ -189,9 +194,10 @@ impl Judge<'_> {
             let unit = ground.server.get(&actor.unit_path(unit)).await?.unwrap_or_default();
             versions.push(unit["metadata"]["resourceVersion"].clone());
             let conditions = unit["status"]["conditions"].as_array();
-            claimed |= conditions.into_iter().flatten().any(|condition| {
-                condition["type"] == keys::CLAIM_CONDITION && condition["status"] == "True"
-            });
+            claimed |= conditions
+                .into_iter()
+                .flatten()
+                .any(|condition| condition["type"] == keys::CLAIM_CONDITION && condition["status"] == "True");
         }
         Ok((json!(versions), claimed))
     }
@@ -212,5 +218,7 @@ impl Judge<'_> {
 
 /// Where the canonical form of a step that failed is stored.
 pub fn seen_file(case: &str, step: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("golden").join(format!("{}--{step}.json", case.replace('/', "--")))
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join("golden")
+        .join(format!("{}--{step}.json", case.replace('/', "--")))
 }

@@ -35,8 +35,14 @@ pub struct Key {
 impl Key {
     /// Of an object, or of a reference with `namespace` and `name` at top level.
     pub fn of(object: &Value) -> Key {
-        let text = |key: &str| object[key].as_str().or(object["metadata"][key].as_str()).unwrap_or_default().into();
-        Key { api_version: text("apiVersion"), kind: text("kind"), namespace: text("namespace"), name: text("name") }
+        let text =
+            |key: &str| object[key].as_str().or(object["metadata"][key].as_str()).unwrap_or_default().into();
+        Key {
+            api_version: text("apiVersion"),
+            kind: text("kind"),
+            namespace: text("namespace"),
+            name: text("name"),
+        }
     }
 }
 
@@ -77,7 +83,8 @@ impl<'a> Recorder<'a> {
             namespaces.insert(given.filter(|name| !name.is_empty()).next().unwrap_or("default").into());
             let status = unit.as_ref().map(|unit| unit.get("status").cloned().unwrap_or_default());
             for list in ["resources", "modifiedStatus", "nonReadyStatus"] {
-                let entries = status.as_ref().and_then(|status| status[list].as_array()).into_iter().flatten();
+                let entries =
+                    status.as_ref().and_then(|status| status[list].as_array()).into_iter().flatten();
                 self.seen.extend(entries.map(Key::of));
             }
             units.insert(name.into(), status.map_or(Value::Null, |status| json!({"status": status})));
@@ -155,7 +162,9 @@ impl<'a> Recorder<'a> {
                 fields.iter().map(|(key, value)| (self.text(key), self.scrub(value, key))).collect()
             }
             Value::Array(items) => items.iter().map(|item| self.scrub(item, "")).collect(),
-            Value::String(text) if matches!(key, "modifiedAt" | "createdAt") && is_number(text) => "<unix-time>".into(),
+            Value::String(text) if matches!(key, "modifiedAt" | "createdAt") && is_number(text) => {
+                "<unix-time>".into()
+            }
             Value::String(text) => self.text(text).into(),
             Value::Number(number)
                 if matches!(key, "nodePort" | "healthCheckNodePort")
@@ -227,8 +236,16 @@ async fn live(server: &Server, key: &Key) -> anyhow::Result<Value> {
     }
     let fields = object.as_object_mut().context("an object is a JSON object")?;
     fields.remove("status");
-    let kept =
-        ["name", "namespace", "labels", "annotations", "finalizers", "ownerReferences", "generation", "deletionTimestamp"];
+    let kept = [
+        "name",
+        "namespace",
+        "labels",
+        "annotations",
+        "finalizers",
+        "ownerReferences",
+        "generation",
+        "deletionTimestamp",
+    ];
     if let Some(metadata) = fields.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.retain(|key, _| kept.contains(&key.as_str()));
     }
@@ -261,12 +278,24 @@ fn release(secret: &Value, record: &Value) -> Value {
         names.sort();
         names
     };
-    let keys = |value: &Value| value.as_object().map(|map| map.keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
+    let keys = |value: &Value| {
+        value.as_object().map(|map| map.keys().cloned().collect::<Vec<_>>()).unwrap_or_default()
+    };
     let dependencies = chart["dependencies"].as_array().into_iter().flatten();
-    let known = ["name", "namespace", "version", "apply_method", "info", "config", "chart", "manifest", "hooks"];
+    let known =
+        ["name", "namespace", "version", "apply_method", "info", "config", "chart", "manifest", "hooks"];
     let other: Vec<String> = keys(record).into_iter().filter(|key| !known.contains(&key.as_str())).collect();
     let hooks = record["hooks"].as_array().into_iter().flatten().map(|hook| {
-        let kept = ["name", "kind", "path", "events", "weight", "delete_policies", "output_log_policies", "manifest"];
+        let kept = [
+            "name",
+            "kind",
+            "path",
+            "events",
+            "weight",
+            "delete_policies",
+            "output_log_policies",
+            "manifest",
+        ];
         let mut shown: Map<String, Value> = kept
             .iter()
             .filter_map(|key| hook.get(*key).map(|value| ((*key).to_owned(), value.clone())))

@@ -51,7 +51,10 @@ impl Server {
     /// PATCHes with the content type `application/<kind>-patch+json`.
     pub async fn patch(&self, path: &str, kind: &str, patch: &Value) -> anyhow::Result<()> {
         let content_type = format!("application/{kind}+json");
-        self.send("PATCH", path, patch, &content_type).await.map(drop).with_context(|| format!("PATCH {path}"))
+        self.send("PATCH", path, patch, &content_type)
+            .await
+            .map(drop)
+            .with_context(|| format!("PATCH {path}"))
     }
 
     /// Reads, changes and writes back until nobody wrote in between.

@@ -9,21 +9,26 @@ use anyhow::{Context, ensure};
 use super::case::Case;
 use super::lists::Lists;
 
-const BEGIN: &str = "<!-- golden cases: written by GOLDEN_TABLE=write cargo test --test golden -- conformance.md -->\n";
+const BEGIN: &str =
+    "<!-- golden cases: written by GOLDEN_TABLE=write cargo test --test golden -- conformance.md -->\n";
 const END: &str = "<!-- end of golden cases -->\n";
 
 /// Checks the table, or writes it when `GOLDEN_TABLE=write` is set.
 pub fn check(cases: &[String], lists: &Lists) -> anyhow::Result<()> {
     let path = path();
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let (before, rest) = text.split_once(BEGIN).context("docs/conformance.md has no begin of the golden cases")?;
+    let (before, rest) =
+        text.split_once(BEGIN).context("docs/conformance.md has no begin of the golden cases")?;
     let (_, after) = rest.split_once(END).context("docs/conformance.md has no end of the golden cases")?;
     let right = format!("{before}{BEGIN}{}{END}{after}", table(cases, lists)?);
     if std::env::var_os("GOLDEN_TABLE").is_some_and(|value| value == "write") {
         std::fs::write(&path, right).with_context(|| format!("writing {}", path.display()))?;
         return Ok(());
     }
-    ensure!(text == right, "docs/conformance.md is not up to date: GOLDEN_TABLE=write cargo test --test golden -- conformance.md");
+    ensure!(
+        text == right,
+        "docs/conformance.md is not up to date: GOLDEN_TABLE=write cargo test --test golden -- conformance.md"
+    );
     Ok(())
 }
 
