@@ -81,24 +81,20 @@ async fn judge(grounds: &Grounds, name: &str) -> Result<(), String> {
         Some(idle) => Patience { idle, ..Patience::FULL },
         None => Patience::FULL,
     };
-    let played = async {
-        let ground = grounds.of(name).await?;
-        let complaints = play(ground, name, &grounds.lists, patience).await?;
-        anyhow::Ok((ground, complaints))
-    };
-    match (played.await, not_yet) {
-        (Ok((_, complaints)), None) if complaints.is_empty() => Ok(()),
-        (Ok((ground, complaints)), None) => Err(told(ground, name, &complaints)),
-        (Ok((_, complaints)), Some(_)) if complaints.is_empty() => {
+    let ground = grounds.of(name).await.map_err(|error| format!("{error:#}"))?;
+    match (play(ground, name, &grounds.lists, patience).await, not_yet) {
+        (Ok(complaints), None) if complaints.is_empty() => Ok(()),
+        (Ok(complaints), None) => Err(told(ground, name, &complaints)),
+        (Ok(complaints), Some(_)) if complaints.is_empty() => {
             Err(format!("{name} passes: take it off tests/golden/not-yet.json"))
         }
-        (Ok((ground, complaints)), Some(reason)) => {
-            // With --nocapture or not: shown only when one asks for this one.
+        (Ok(complaints), Some(reason)) => {
             if std::env::var_os("GOLDEN_SHOW").is_some() {
                 println!("{name}: not yet ({reason}){}", told(ground, name, &complaints));
             }
             Ok(())
         }
+        // A step's preparation that fails for want of what is not built.
         (Err(_), Some(_)) => Ok(()),
         (Err(error), None) => Err(format!("{error:#}")),
     }

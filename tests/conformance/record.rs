@@ -79,8 +79,8 @@ impl<'a> Recorder<'a> {
         for name in self.case.units() {
             let unit = self.server.get(&actor.unit_path(name)).await?;
             let options = actor.options(name);
-            let given = ["namespace", "defaultNamespace"].iter().filter_map(|key| options[*key].as_str());
-            namespaces.insert(given.filter(|name| !name.is_empty()).next().unwrap_or("default").into());
+            let mut given = ["namespace", "defaultNamespace"].iter().filter_map(|key| options[*key].as_str());
+            namespaces.insert(given.find(|name| !name.is_empty()).unwrap_or("default").into());
             let status = unit.as_ref().map(|unit| unit.get("status").cloned().unwrap_or_default());
             for list in ["resources", "modifiedStatus", "nonReadyStatus"] {
                 let entries =
@@ -249,10 +249,10 @@ async fn live(server: &Server, key: &Key) -> anyhow::Result<Value> {
     if let Some(metadata) = fields.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.retain(|key, _| kept.contains(&key.as_str()));
     }
-    if kind == "CustomResourceDefinition" {
-        if let Some(spec) = fields.get_mut("spec").and_then(Value::as_object_mut) {
-            spec.retain(|key, _| matches!(key.as_str(), "group" | "scope" | "names"));
-        }
+    if kind == "CustomResourceDefinition"
+        && let Some(spec) = fields.get_mut("spec").and_then(Value::as_object_mut)
+    {
+        spec.retain(|key, _| matches!(key.as_str(), "group" | "scope" | "names"));
     }
     Ok(object)
 }
