@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
@@ -24,7 +25,9 @@ mod conformance;
 #[path = "../dev/harness/mod.rs"]
 mod harness;
 
+use conformance::canonical::both;
 use conformance::case::{self, Case, RECORDED_NAMESPACE};
+use conformance::compare::{Names, differences};
 use conformance::ground::Ground;
 use conformance::lists::Lists;
 use conformance::play::{Complaints, Patience, play, seen_file};
@@ -54,6 +57,7 @@ fn main() -> anyhow::Result<ExitCode> {
     trials.push(Trial::test("docs/conformance.md", move || {
         table::check(&cases, &shared.lists).map_err(|error| Failed::from(format!("{error:#}")))
     }));
+    trials.push(Trial::test("comparer", || comparer_tells_what_differs().map_err(Failed::from)));
     let conclusion = libtest_mimic::run(&arguments, trials);
     // Only here do all processes end and all directories go: the tests hold no ground any more.
     if let Some(mut grounds) = Arc::into_inner(grounds) {
@@ -98,6 +102,42 @@ async fn judge(grounds: &Grounds, name: &str) -> Result<(), String> {
         (Err(_), Some(_)) => Ok(()),
         (Err(error), None) => Err(format!("{error:#}")),
     }
+}
+
+/// What the comparer must find, and what it must not.
+fn comparer_tells_what_differs() -> Result<(), String> {
+    let step = |uids: [&str; 2], revision: u64, ready: Value, time: &str| {
+        let object =
+            |name: &str, uid: &str| json!({"kind": "Pod", "namespace": "n", "name": name, "uid": uid});
+        json!({
+            "bundleDeployments": {"b": {"status": {
+                "conditions": [{"type": "Ready", "status": "False", "lastUpdateTime": time}],
+                "ready": ready, "release": format!("n/b:{revision}"),
+                "nonReadyStatus": [object("x", uids[0]), object("y", uids[1])],
+            }}},
+            "releases": [{"secretNamespace": "n", "name": "b", "version": revision, "info": {"status": "failed"}}],
+            "objects": [],
+        })
+    };
+    let (one, two) = ("11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222");
+    let recorded = step(["<uid-1>", "<uid-2>"], 7, Value::Null, "<time>");
+    let cases = [
+        (
+            "absent is false, uids correspond, failed revisions have no number",
+            step([one, two], 1, false.into(), "<time>"),
+            0,
+        ),
+        ("a value that differs", step([one, two], 7, true.into(), "<time>"), 1),
+        ("one uid in the place of two", step([one, one], 7, Value::Null, "<time>"), 1),
+    ];
+    for (what, seen, count) in cases {
+        let (expected, shown) = both(&recorded, &seen);
+        let found = differences(&expected, &shown, &mut Names::new());
+        if found.len() != count {
+            return Err(format!("{what}: {found:?}"));
+        }
+    }
+    Ok(())
 }
 
 impl Grounds {
