@@ -312,7 +312,7 @@ impl World {
                 let watched = self.reaper.take().expect("a reaper");
                 self.reaper = Some(see(watched, version, slot, NOW));
             }
-            Action::ReaperAct => self.reap(),
+            Action::ReaperAct => self.reap(bug),
             Action::Drain(index) => {
                 self.budget.drains -= 1;
                 let replica = &mut self.replicas[index];
@@ -345,12 +345,14 @@ impl World {
         self.feed(index, Input::Unclear, bug);
     }
 
-    fn reap(&mut self) {
+    fn reap(&mut self, bug: Bug) {
         let Some(Some(watched)) = &self.reaper else { return };
         let slot = match judge(watched, &limits(), NOW) {
             Verdict::Leave(_) => return,
+            Verdict::Replace(_) if bug == Bug::ReaperClears && watched.slot.claim().is_none() => {
+                ClaimSlot::Empty
+            }
             Verdict::Replace(claim) => ClaimSlot::Claim(claim),
-            Verdict::Clear => ClaimSlot::Empty,
         };
         let fits = self.bd.as_ref().filter(|bd| bd.version.to_string() == watched.version.0).cloned();
         self.reaper = Some(None);

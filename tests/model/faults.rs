@@ -61,6 +61,8 @@ pub enum Bug {
     ExitHolding,
     /// A claim that cannot be read is none.
     ClaimUnreadable,
+    /// The reaper removes a claim that cannot be read.
+    ReaperClears,
     /// Everybody claims at once.
     NoPreference,
 }

@@ -31,6 +31,40 @@ fn cleared() -> Scenario<World> {
     Scenario::new("unreadable, reaper", world, 64)
 }
 
+/// Written over a claim under which the target was touched, and nobody but the reaper is left to end it; meanwhile the
+/// spec goes back to the id that the status names.
+fn marked() -> Scenario<World> {
+    let mut world = deployed(1, Budget { spec: 1, ..Budget::default() });
+    world.replicas.truncate(1);
+    world.leases.truncate(1);
+    world.replicas[0].peers.retain(|peer| peer.pod == 0);
+    for action in [Action::Spec, Action::Watch(0), Action::Serve(0), Action::Reply(0), Action::Watch(0)] {
+        world.act(action, Bug::None);
+    }
+    while world.down.objects[0].as_ref().is_some_and(|thing| thing.state == "d1") {
+        world.act(Action::Run(0), Bug::None);
+    }
+    world.reaper = Some(None);
+    world.budget.strange = 1;
+    world.act(Action::Strange, Bug::None);
+    world.act(Action::ReaperLook, Bug::None);
+    world.replicas[0].frozen = true; // it wakes at any time
+    world.budget.time = 2;
+    (0..2).for_each(|_| world.act(Action::Advance, Bug::None));
+    world.budget = Budget { spec: 1, time: 2, ..Budget::default() };
+    Scenario::new("unreadable, over work", world, 64)
+}
+
+#[test]
+fn the_mark_of_unfinished_work_outlives_a_claim_that_cannot_be_read() {
+    marked().holds();
+}
+
+#[test]
+fn a_reaper_that_removes_what_it_cannot_read_is_a_hole() {
+    marked().finds(Bug::ReaperClears);
+}
+
 #[test]
 fn a_claim_that_cannot_be_read_is_respected_and_then_taken_over() {
     before_the_claim().holds();
