@@ -44,14 +44,6 @@ impl Cluster {
         unit.bd.as_ref().is_some_and(done)
     }
 
-    /// Whether a unit may be asked to give the object up: one that takes others' would take it back in the middle of its
-    /// deployment (`docs/limits.md`).
-    fn may_give(unit: &World) -> bool {
-        let under_way =
-            |bd: &Bd| bd.deployment == "d1" && (bd.applied != "d1" || bd.slot != ClaimSlot::Empty);
-        !(unit.setting.takes && unit.bd.as_ref().is_some_and(under_way))
-    }
-
     fn give(&mut self, to: usize) {
         self.moves = self.moves.map(|moves| moves.saturating_sub(1));
         for (index, unit) in self.units.iter_mut().enumerate() {
@@ -146,7 +138,7 @@ impl Space for Cluster {
                 }
             }
         }
-        if self.moves.is_some_and(|moves| moves > 0) && self.units.iter().all(Self::may_give) {
+        if self.moves.is_some_and(|moves| moves > 0) {
             let takers = (0..self.units.len()).filter(|index| Self::may_take(&self.units[*index]));
             steps.extend(takers.map(Step::Give));
         }

@@ -41,6 +41,8 @@ pub enum Bug {
     ApplyWithoutUid,
     /// What cannot be compared is written without confirming the claim.
     CreateUnconfirmed,
+    /// A look at the claim does not ask what is to be deployed.
+    ConfirmNonceOnly,
     /// Strays are not looked for.
     NoSweep,
     /// A restarted replica goes on with its pod's earlier claim.
