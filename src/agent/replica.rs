@@ -106,7 +106,7 @@ impl Replica {
     /// A replica that knows nothing yet.
     pub fn new(ctx: Arc<Context>) -> Self {
         let (outbox, inbox) = Outbox::new();
-        let healthy = HealthyClock::new(ctx.clock.now(), ctx.session_renew * 2);
+        let healthy = HealthyClock::for_renewals(ctx.clock.now(), ctx.session_renew);
         let sessions = Sessions::new(ctx.protocol.ttl);
         Self {
             units: HashMap::new(),

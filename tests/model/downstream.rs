@@ -98,7 +98,8 @@ impl World {
         if !mine && bug != Bug::CreateUnconfirmed && !self.is_mine(run) {
             return Checked::Fenced;
         }
-        if !mine && bug != Bug::ConfirmNonceOnly && !self.is_asked_for(run) {
+        let asks = !matches!(bug, Bug::CreateUnconfirmed | Bug::ConfirmNonceOnly);
+        if !mine && asks && !self.is_asked_for(run) {
             return Checked::Outdated;
         }
         if found.is_none() && self.removed.contains(&run.uid) && !self.restored {
@@ -215,6 +216,11 @@ impl World {
             }
             self.replicas[index].removal = Some(removal);
             return;
+        }
+        if removal.at == At::Gate && self.bd.as_ref().is_some_and(|bd| bd.uid == removal.uid) {
+            // The live look before anything is touched: it is there.
+            self.replicas[index].removal = None;
+            return self.feed(index, Input::Removed(Removal::Failed), bug);
         }
         let object = match removal.at {
             At::Gate | At::Close => None,

@@ -41,6 +41,7 @@ fn start(random: &mut Random) -> Cluster {
         crashes: some(4),
         freezes: some(4),
         drains: some(2),
+        outages: some(2),
         lag: some(2),
         ..Budget::default()
     };
@@ -76,9 +77,11 @@ fn start(random: &mut Random) -> Cluster {
 fn weight(step: Step) -> usize {
     use Action::*;
     match step {
-        Step::Give(_) => 1,
+        Step::Give(_) | Step::LoseAll | Step::FindAll => 1,
         Step::In(_, action) | Step::All(action) => match action {
             Crash(_) | Freeze(_) | Drain(_) | Pause | Delete | Spec | Strange | Save | Restore => 1,
+            Outage | Lose | Miss(_) => 1,
+            OutageEnds | Find => 2,
             Advance | Unrelated | Fail(_) | Recreate | Stop(_) | StrangeEnds => 2,
             LoseRequest(_) | LoseReply(_) | DelayRequest(_) | DoubleReply(_) => 2,
             Ghost(_) | Late(_) | Doubled(_) | Thaw(_) | Resume => 2,

@@ -50,7 +50,7 @@ fn frozen_first(takes: bool) -> Scenario<Cluster> {
     cluster.moves = Some(1);
     // The first one gives it up in the middle of its deployment.
     cluster.units[1].setting.takes = takes;
-    Scenario::new(if takes { "moved, taken" } else { "moved, given up" }, cluster, 512)
+    Scenario::new(if takes { "moved, taken" } else { "moved, given up" }, cluster)
 }
 
 /// Both may take what they list: the giver must not take it back for what it is asked for no more.
@@ -58,18 +58,18 @@ fn both_take() -> Scenario<Cluster> {
     let mut cluster = two(false, true, Budget { freezes: 1, ..Budget::default() });
     cluster.moves = Some(1);
     cluster.units[0].setting.takes = true;
-    Scenario::new("moved, both take", cluster, 512)
+    Scenario::new("moved, both take", cluster)
 }
 
 fn crashed() -> Scenario<Cluster> {
     let budget = Budget { crashes: 1, ..Budget::default() };
-    Scenario::new("moved, crash", two(true, true, budget), 512)
+    Scenario::new("moved, crash", two(true, true, budget))
 }
 
 fn removed() -> Scenario<Cluster> {
     let mut cluster = two(true, true, Budget { freezes: 1, ..Budget::default() });
     cluster.units[0].budget.deletions = 1;
-    Scenario::new("moved, owner removed", cluster, 512)
+    Scenario::new("moved, owner removed", cluster)
 }
 
 #[test]

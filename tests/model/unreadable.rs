@@ -9,17 +9,17 @@ use super::{
 };
 
 fn before_the_claim() -> Scenario<World> {
-    Scenario::new("unreadable", world(1, 1, Budget { strange: 2, time: 3, ..Budget::default() }), 128)
+    Scenario::new("unreadable", world(1, 1, Budget { strange: 2, time: 3, ..Budget::default() }))
 }
 
 fn over_a_claim() -> Scenario<World> {
     let budget = Budget { strange: 1, time: 2, ..Budget::default() };
-    Scenario::new("unreadable, over a claim", held(2, 1, budget), 128)
+    Scenario::new("unreadable, over a claim", held(2, 1, budget))
 }
 
 fn on_what_is_up_to_date() -> Scenario<World> {
     let budget = Budget { strange: 1, time: 3, ..Budget::default() };
-    Scenario::new("unreadable, up to date", deployed(1, budget), 16)
+    Scenario::new("unreadable, up to date", deployed(1, budget))
 }
 
 fn cleared() -> Scenario<World> {
@@ -28,7 +28,7 @@ fn cleared() -> Scenario<World> {
     world.act(Action::Strange, Bug::None);
     world.replicas[0].frozen = true; // it wakes at any time
     world.budget = Budget { time: 4, ..Budget::default() };
-    Scenario::new("unreadable, reaper", world, 64)
+    Scenario::new("unreadable, reaper", world)
 }
 
 /// Written over a claim under which the target was touched, and nobody but the reaper is left to end it; meanwhile the
@@ -52,7 +52,7 @@ fn marked() -> Scenario<World> {
     world.budget.time = 2;
     (0..2).for_each(|_| world.act(Action::Advance, Bug::None));
     world.budget = Budget { spec: 1, time: 2, ..Budget::default() };
-    Scenario::new("unreadable, over work", world, 64)
+    Scenario::new("unreadable, over work", world)
 }
 
 #[test]
