@@ -10,10 +10,13 @@ mod late;
 mod opening;
 mod outcome;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, OnceLock},
+};
 
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 pub use error::AttemptError;
 use late::Late;
@@ -33,7 +36,7 @@ use crate::{
     },
     downstream::{
         apply::{self, Known, KnownObjects, Owner},
-        fence::Fence,
+        fence::{ClaimNow, Fence},
         kinds::Kind,
         live::LiveStore,
         objects::Identity,
@@ -42,8 +45,9 @@ use crate::{
         removal::Gone,
     },
     monitor::{self, Evaluation, Judge, Key},
-    protocol::{Claim, Epoch, Stamp, Time},
+    protocol::{Claim, Epoch, Stamp, Time, Uid},
     render::{self, Rendered},
+    upstream,
 };
 
 /// What a deployment is started with.
@@ -62,6 +66,8 @@ pub struct Job {
     pub epoch: Epoch,
     /// A session lost it before.
     pub taken_over: bool,
+    /// Earlier BundleDeployments of this name, of which something landed late.
+    pub earlier: BTreeSet<Uid>,
     /// When the request was sent that showed the claim as ours.
     pub confirmed: Time,
     /// Stops the work at the next safe point.
@@ -119,6 +125,8 @@ struct Run {
     options: BundleDeploymentOptions,
     namespace: String,
     release: String,
+    /// Earlier BundleDeployments of this name whose release this was.
+    earlier: OnceLock<BTreeSet<Uid>>,
     /// What is to be looked for once more.
     late: OnceLock<Late>,
 }
@@ -132,7 +140,7 @@ impl Run {
             job.outbox.clone(),
             job.name.clone(),
             uid.into(),
-            job.claim.nonce.clone(),
+            &job.claim,
             job.confirmed,
         );
         let fence = Fence {
@@ -143,14 +151,15 @@ impl Run {
         };
         let namespace = api::release_namespace(&options).to_owned();
         let release = api::release_name(&job.name, &options);
-        Self { job, fence, options, namespace, release, late: OnceLock::new() }
+        let (earlier, late) = (OnceLock::new(), OnceLock::new());
+        Self { job, fence, options, namespace, release, earlier, late }
     }
 
     /// Whether the claim went to somebody else meanwhile. A replica that was frozen fails in many ways before it
     /// learns that it was taken over; its successor's success must not be followed by its failure's Event.
     async fn is_lost(&self, error: &AttemptError) -> bool {
         let failed = matches!(error.class(), error::Class::Retryable | error::Class::Permanent);
-        failed && matches!(self.fence.proof.confirm().await, Ok(false))
+        failed && matches!(self.fence.proof.confirm().await, Ok(ClaimNow::Lost))
     }
 
     /// The steps. A gate that comes back is open and to be failed.
@@ -270,7 +279,10 @@ impl Run {
     /// Removes what the bundle no longer has, and after a takeover what its late holder may have left.
     async fn prune(&self, rendered: &Rendered, before: &[render::Object]) -> Result<(), AttemptError> {
         let ctx = &self.job.ctx;
-        if before.is_empty() && !self.job.taken_over {
+        let mut earlier = self.earlier.get().cloned().unwrap_or_default();
+        earlier.extend(self.job.earlier.iter().cloned());
+        let sweeps = self.job.taken_over || !earlier.is_empty();
+        if before.is_empty() && !sweeps {
             return Ok(());
         }
         let keep = Identity::of_all(&rendered.objects, &ctx.downstream.kinds, &self.namespace);
@@ -278,12 +290,19 @@ impl Run {
         let mut removed = prune::prune(&ctx.downstream, &self.fence, release, before, &keep)
             .await
             .map_err(AttemptError::Prune)?;
-        if self.job.taken_over {
+        if sweeps {
             let kinds = kinds_of(ctx, before.iter().chain(&rendered.objects));
-            let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep);
+            let gone = ctx.upstream.gone(earlier.clone()).await.unwrap_or_else(|error| {
+                warn!(
+                    cause = upstream::chain(&error),
+                    "cannot tell which earlier BundleDeployments are gone"
+                );
+                BTreeSet::new()
+            });
+            let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep, &gone);
             removed.extend(strays.await.map_err(AttemptError::Prune)?);
             let (hash, stamp) = (rendered.hash.clone(), self.fence.stamp.clone());
-            let _ = self.late.set(Late { kinds, hash, keep, stamp });
+            let _ = self.late.set(Late { kinds, hash, keep, stamp, earlier });
         }
         // What is gone for good must not show as extra until its event comes.
         for removed in removed {

@@ -35,8 +35,8 @@ use crate::{
     api::{self, BundleDeployment},
     downstream::session::{PodEvent, SessionEvent},
     protocol::{
-        self, Effect, Env, HealthyClock, Input, Nonce, Outcome, SessionId, Sessions, Snapshot, Time, Unit,
-        Work, step,
+        self, Effect, Env, HealthyClock, Input, Nonce, Outcome, SessionId, Sessions, Snapshot, Time, Uid,
+        Unit, Work, step,
     },
     upstream::{self, Healed},
 };
@@ -67,6 +67,8 @@ pub(super) struct Entry {
     /// The next deployment sweeps, as after a takeover; `sweeping`: the one that runs does.
     pub sweep: bool,
     pub sweeping: bool,
+    /// Earlier BundleDeployments of its name whose strays it is to sweep, too.
+    pub earlier: BTreeSet<Uid>,
     /// Where the census has it.
     counted: Option<census::Place>,
 }
@@ -104,7 +106,7 @@ impl Replica {
     /// A replica that knows nothing yet.
     pub fn new(ctx: Arc<Context>) -> Self {
         let (outbox, inbox) = Outbox::new();
-        let healthy = HealthyClock::new(ctx.clock.now(), ctx.session_renew * 2);
+        let healthy = HealthyClock::for_renewals(ctx.clock.now(), ctx.session_renew);
         let sessions = Sessions::new(ctx.protocol.ttl);
         Self {
             units: HashMap::new(),
@@ -249,9 +251,10 @@ impl Replica {
                 self.feed(&name, input);
             }
             Message::Monitored { name, outcome } => self.on_monitored(&name, outcome),
-            Message::Strays { name } => {
+            Message::Strays { name, earlier } => {
                 if let Some(entry) = self.units.get_mut(&name) {
                     entry.sweep = true;
+                    entry.earlier = earlier;
                     self.feed(&name, Input::Redeploy);
                 }
             }

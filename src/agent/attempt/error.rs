@@ -115,7 +115,8 @@ impl AttemptError {
     pub fn class(&self) -> Class {
         if let Some(fenced) = self.fenced() {
             return match fenced {
-                Fenced::Cancelled => Class::Stopped,
+                // What is asked for instead is claimed with the end of this claim.
+                Fenced::Cancelled | Fenced::Outdated => Class::Stopped,
                 Fenced::Newer { .. } | Fenced::ClaimLost => Class::Fenced,
                 Fenced::Proof(_) => Class::Retryable,
             };
@@ -217,6 +218,7 @@ mod tests {
     fn the_fence_decides_what_its_refusal_means() {
         let class = |fenced| AttemptError::Fenced(fenced).class();
         assert_eq!(class(Fenced::Cancelled), Class::Stopped);
+        assert_eq!(class(Fenced::Outdated), Class::Stopped);
         assert_eq!(class(Fenced::ClaimLost), Class::Fenced);
         assert_eq!(class(Fenced::Proof("down".into())), Class::Retryable);
     }
