@@ -7,6 +7,7 @@
 pub mod args;
 mod attempt;
 mod census;
+mod checkin;
 mod collect;
 mod context;
 mod dependencies;

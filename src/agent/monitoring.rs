@@ -98,14 +98,13 @@ impl Replica {
 
     /// Starts a look at a unit if it is this replica's and there is a reason.
     pub(super) fn monitor_if_due(&mut self, name: &Name) {
-        let draining = self.is_draining();
+        let rests = self.rests();
         let now = self.ctx.clock.now();
         let Some(entry) = self.units.get(name) else { return };
         let Some(latest) = &entry.unit.latest else { return };
         let blocked = latest.gate == Gate::Blocked && latest.outdated && !latest.slot.is_open();
         let release = !latest.release.is_empty() && entry.unit.is_settled();
-        let mine =
-            (blocked || release) && !entry.unit.is_busy() && !draining && self.is_assigned(&entry.unit);
+        let mine = (blocked || release) && !entry.unit.is_busy() && !rests && self.is_assigned(&entry.unit);
         let state = (latest.rest, latest.release.clone(), latest.gate.clone());
         let Some(entry) = self.units.get_mut(name) else { return };
         if !mine {

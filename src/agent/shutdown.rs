@@ -11,6 +11,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
+use tokio_util::sync::CancellationToken;
 
 /// How far the shutdown is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +24,8 @@ pub enum Phase {
     Stop,
 }
 
-/// Listens for SIGTERM and SIGINT; a second signal ends the grace period.
-pub fn listen(grace: Duration) -> std::io::Result<watch::Receiver<Phase>> {
+/// Listens for SIGTERM and SIGINT; a second signal ends the grace period. `leave` is as good as a signal.
+pub fn listen(grace: Duration, leave: CancellationToken) -> std::io::Result<watch::Receiver<Phase>> {
     let (sender, phase) = watch::channel(Phase::Open);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -32,6 +33,7 @@ pub fn listen(grace: Duration) -> std::io::Result<watch::Receiver<Phase>> {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            () = leave.cancelled() => {}
         }
         sender.send_replace(Phase::Draining);
         tokio::select! {

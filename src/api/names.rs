@@ -26,6 +26,12 @@ pub fn limit_name(name: &str, max: usize) -> String {
     format!("{kept}{separator}{}", md5(name, HASH))
 }
 
+/// Name of the Secret in which Fleet's controller hands out what a registration was granted.
+pub fn registration_secret(client_id: &str, client_random: &str) -> String {
+    let digest = hex(&Sha256::digest(format!("{client_id}{client_random}")));
+    format!("c-{digest}")[..63].to_owned()
+}
+
 /// A release name made from a bundle's name: a DNS label of at most 53 characters.
 pub fn helm_release_name(name: &str) -> String {
     let flat = name.replace('/', "-");
@@ -114,6 +120,13 @@ mod tests {
         ] {
             assert_eq!(limit_name(name, max), expected, "{name} to {max}");
         }
+    }
+
+    #[test]
+    fn a_registrations_secret_is_named_after_both_words() {
+        let name = registration_secret("id", "random");
+        assert_eq!((name.len(), &name[..2]), (63, "c-"));
+        assert!(hex(&Sha256::digest(b"idrandom")).starts_with(&name[2..]));
     }
 
     #[test]

@@ -34,6 +34,7 @@ struct Inner {
     stale_writes_refused: Counter,
     monitor_writes: Counter,
     engine_restarts: Counter,
+    check_ins: Family<CheckInOutcome, Counter>,
     events_written: Counter,
     events_dropped: Counter,
     events_failed: Counter,
@@ -77,6 +78,7 @@ impl Metrics {
             stale_writes_refused: Counter::default(),
             monitor_writes: Counter::default(),
             engine_restarts: Counter::default(),
+            check_ins: filled(CheckInOutcome::ALL),
             events_written: Counter::default(),
             events_dropped: Counter::default(),
             events_failed: Counter::default(),
@@ -166,6 +168,11 @@ impl Metrics {
     /// The engine process was started again.
     pub fn engine_restart(&self) {
         self.0.engine_restarts.inc();
+    }
+
+    /// A sign of life was written to the Cluster's status, or could not be.
+    pub fn checked_in(&self, outcome: CheckInOutcome) {
+        self.0.check_ins.get_or_create(&outcome).inc();
     }
 
     /// An Event reached the API server.
@@ -268,6 +275,7 @@ impl Inner {
         );
         r.register("monitor_writes", "Status writes of idle units", self.monitor_writes.clone());
         r.register("engine_restarts", "Restarts of the rendering engine", self.engine_restarts.clone());
+        r.register("check_ins", "Signs of life for the Cluster's status, by outcome", self.check_ins.clone());
         r.register("events_written", "Kubernetes Events written", self.events_written.clone());
         r.register(
             "events_dropped",
