@@ -21,6 +21,7 @@ mod ports;
 mod process;
 pub mod proxy;
 pub mod records;
+pub mod registrar;
 pub mod replica;
 mod tools;
 pub mod units;

@@ -21,6 +21,7 @@ mod notes;
 mod patience;
 mod plan;
 mod proof;
+mod refusal;
 mod removal;
 mod replica;
 mod shutdown;

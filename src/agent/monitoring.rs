@@ -12,6 +12,7 @@ use super::{
     context::Context,
     inbox::{Message, Name},
     plan::{self, Plan, PlanError},
+    refusal,
     replica::Replica,
 };
 use crate::{
@@ -103,6 +104,7 @@ impl Replica {
         let Some(entry) = self.units.get(name) else { return };
         let Some(latest) = &entry.unit.latest else { return };
         let blocked = latest.gate == Gate::Blocked && latest.outdated && !latest.slot.is_open();
+        let refused = refusal::applies(name, latest);
         let release = !latest.release.is_empty() && entry.unit.is_settled();
         let mine = (blocked || release) && !entry.unit.is_busy() && !rests && self.is_assigned(&entry.unit);
         let state = (latest.rest, latest.release.clone(), latest.gate.clone());
@@ -136,6 +138,7 @@ impl Replica {
         let (ctx, outbox, name) = (self.ctx.clone(), self.outbox.clone(), name.clone());
         tokio::spawn(async move {
             let outcome = match waits_for {
+                _ if refused => refusal::tell(&ctx, &name, &object).await,
                 Some(text) => tell_blocked(&ctx, &name, &object, text).await,
                 None if blocked => Outcome::Again(None),
                 None => look(&ctx, &name, &object, plan).await,
@@ -251,7 +254,7 @@ async fn tell_blocked(
 }
 
 /// Writes what differs, under the version that was judged (S4). `None`: nothing does.
-async fn write(
+pub(super) async fn write(
     ctx: &Context,
     name: &Name,
     object: &Arc<BundleDeployment>,
