@@ -244,7 +244,7 @@ async fn set_cluster_namespace(client: &Client, cluster: &str, namespace: &str) 
 }
 
 /// Asks the server for a token: nobody fills the token Secret unless a controller manager runs.
-pub(super) async fn token(client: &Client, namespace: &str, account: &str) -> anyhow::Result<String> {
+pub async fn token(client: &Client, namespace: &str, account: &str) -> anyhow::Result<String> {
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let request: TokenRequest =
         serde_json::from_value(json!({"spec": {"audiences": [], "expirationSeconds": TOKEN_SECONDS}}))?;
