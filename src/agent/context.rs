@@ -58,6 +58,8 @@ pub struct Context {
     pub slots: usize,
     /// How many of them are free; the session Lease tells the peers.
     pub free_slots: Arc<AtomicUsize>,
+    /// Replicas believed alive; the session Lease tells people.
+    pub replicas: Arc<AtomicUsize>,
     /// Which conditions are errors.
     pub errors: Arc<ErrorStatuses>,
     /// What was first seen when, to tell what stands still.

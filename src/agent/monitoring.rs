@@ -106,7 +106,10 @@ impl Replica {
         let blocked = latest.gate == Gate::Blocked && latest.outdated && !latest.slot.is_open();
         let refused = refusal::applies(name, latest);
         let release = !latest.release.is_empty() && entry.unit.is_settled();
-        let mine = (blocked || release) && !entry.unit.is_busy() && !rests && self.is_assigned(&entry.unit);
+        let mine = (blocked || refused || release)
+            && !entry.unit.is_busy()
+            && !rests
+            && self.is_assigned(&entry.unit);
         let state = (latest.rest, latest.release.clone(), latest.gate.clone());
         let Some(entry) = self.units.get_mut(name) else { return };
         if !mine {

@@ -147,6 +147,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
 
     let free_slots = Arc::new(AtomicUsize::new(args.workers));
     metrics.set_slots(args.workers, args.workers);
+    let replicas = Arc::new(AtomicUsize::new(1));
     let config = SessionConfig {
         namespace: args.namespace.clone(),
         session: session_id.clone(),
@@ -157,6 +158,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         ttl: args.session_ttl,
         renew: args.session_renew,
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        replicas: replicas.clone(),
     };
     let session = until_it_passes(&health, async || {
         SessionLease::start(client.clone(), config.clone(), free_slots.clone()).await
@@ -206,6 +208,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         scope: args.scope.clone(),
         slots: args.workers,
         free_slots,
+        replicas,
         errors,
         monitors: tokio::sync::Semaphore::new(MONITORS),
         still: Mutex::new(HashMap::new()),

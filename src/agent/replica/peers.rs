@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The other replicas: who lives, and what is this one's duty because of it.
 
+use std::sync::atomic::Ordering;
+
 use tracing::{debug, info};
 
 use super::Replica;
@@ -49,6 +51,7 @@ impl Replica {
         }
         debug!(live = live.len(), "sessions changed");
         self.ctx.metrics.set_live_sessions(live.len());
+        self.ctx.replicas.store(live.len(), Ordering::Relaxed);
         self.live = live;
         self.assign_check_in();
         self.feed_where(|unit| !unit.is_busy(), Input::Tick);
