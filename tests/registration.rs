@@ -73,10 +73,10 @@ impl Stage<'_> {
         let whole = self.cut_after(usize::MAX).await?.context("a flow without a cut ends")?;
         eprintln!("a whole flow takes {whole} polls");
         ensure!(whole > 10, "{whole} polls are too few to be a flow");
-        // Where exactly a poll falls is another place each time: a hundred of them leave no step out.
-        stream::iter((0..whole).step_by(whole.div_ceil(100)))
+        // Where exactly a poll falls is another place each time: sixty of them leave no step out.
+        stream::iter((0..whole).step_by(whole.div_ceil(60)))
             .map(|polls| self.cut_after(polls))
-            .buffer_unordered(6)
+            .buffer_unordered(10)
             .try_collect::<Vec<_>>()
             .await?;
         Ok(())
@@ -417,6 +417,7 @@ impl Stage<'_> {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "a test is an edge")]
 fn settings(namespace: &str) -> Settings {
     let report = Arc::new(|_, _: &'static str, _| {});
     let settings = Settings::new(namespace, "replica-0", rand::random, Health::default(), report);
