@@ -38,7 +38,7 @@ use crate::{
         live::LiveStore,
         objects::Identity,
         prune,
-        release::{Gate, Operation},
+        release::{Gate, Operation, Record},
         removal::Gone,
     },
     monitor::{self, Evaluation, Judge, Key},
@@ -220,8 +220,9 @@ impl Run {
         gate: &Gate,
     ) -> Result<(Plan, Evaluation), AttemptError> {
         let ctx = &self.job.ctx;
-        let before = self.objects_before(gate).await?;
-        self.apply(rendered, &before).await?;
+        let before = self.objects_of(gate.before()).await?;
+        let owned = self.objects_of(gate.deployed_before()).await?;
+        self.apply(rendered, &owned).await?;
         self.prune(rendered, &before).await?;
         let desired =
             plan::keys(ctx, &rendered.objects, &self.namespace).await.map_err(AttemptError::Observe)?;
@@ -237,7 +238,7 @@ impl Run {
         Ok((plan, evaluation))
     }
 
-    async fn apply(&self, rendered: &Rendered, before: &[render::Object]) -> Result<(), AttemptError> {
+    async fn apply(&self, rendered: &Rendered, owned: &[render::Object]) -> Result<(), AttemptError> {
         let ctx = &self.job.ctx;
         let ignore = self.options.ignore.clone().unwrap_or_default();
         // Before the objects are there: what the answers show is taken over only for kinds that are watched.
@@ -247,7 +248,7 @@ impl Run {
                 ctx.live.ensure(&kind.resource);
             }
         }
-        let previous = Identity::of_all(before, &ctx.downstream.kinds, &self.namespace);
+        let previous = Identity::of_all(owned, &ctx.downstream.kinds, &self.namespace);
         let owner = Owner {
             namespace: &self.namespace,
             name: &self.release,
@@ -295,10 +296,13 @@ impl Run {
         Ok(())
     }
 
-    /// The objects of the last deployed revision and of every later attempt.
-    async fn objects_before(&self, gate: &Gate) -> Result<Vec<render::Object>, AttemptError> {
+    /// The objects that these revisions list.
+    async fn objects_of(
+        &self,
+        records: impl IntoIterator<Item = &Record>,
+    ) -> Result<Vec<render::Object>, AttemptError> {
         let mut objects = Vec::new();
-        for record in gate.before() {
+        for record in records {
             let Ok(release) = &record.release else { continue };
             let stored = render::parse_manifest(&self.job.ctx.engine, &release.manifest).await;
             objects.extend(stored.map_err(AttemptError::Render)?);
