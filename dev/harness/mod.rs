@@ -22,6 +22,7 @@ mod process;
 pub mod program;
 pub mod proxy;
 pub mod records;
+pub mod registrar;
 pub mod replica;
 mod tools;
 pub mod units;

@@ -61,6 +61,11 @@ pub enum Message {
         /// When that is due.
         again: std::time::Duration,
     },
+    /// The sign of life was written, or not.
+    CheckedIn {
+        /// One line for people where it was not.
+        result: Result<(), String>,
+    },
 }
 
 /// What brought an object.

@@ -13,6 +13,7 @@ use super::{
     history,
     inbox::{Message, Name},
     plan::{self, Plan, PlanError},
+    refusal,
     replica::Replica,
 };
 use crate::{
@@ -101,14 +102,17 @@ impl Replica {
 
     /// Starts a look at a unit if it is this replica's and there is a reason.
     pub(super) fn monitor_if_due(&mut self, name: &Name) {
-        let draining = self.is_draining();
+        let rests = self.rests();
         let now = self.ctx.clock.now();
         let Some(entry) = self.units.get(name) else { return };
         let Some(latest) = &entry.unit.latest else { return };
         let blocked = latest.gate == Gate::Blocked && latest.outdated && !latest.slot.is_open();
+        let refused = refusal::applies(name, latest);
         let release = !latest.release.is_empty() && entry.unit.is_settled();
-        let mine =
-            (blocked || release) && !entry.unit.is_busy() && !draining && self.is_assigned(&entry.unit);
+        let mine = (blocked || refused || release)
+            && !entry.unit.is_busy()
+            && !rests
+            && self.is_assigned(&entry.unit);
         let state = (latest.rest, latest.release.clone(), latest.gate.clone());
         let Some(entry) = self.units.get_mut(name) else { return };
         if !mine {
@@ -140,6 +144,7 @@ impl Replica {
         let (ctx, outbox, name) = (self.ctx.clone(), self.outbox.clone(), name.clone());
         tokio::spawn(async move {
             let outcome = match waits_for {
+                _ if refused => refusal::tell(&ctx, &name, &object).await,
                 Some(text) => tell_blocked(&ctx, &name, &object, text).await,
                 None if blocked => Outcome::Again(None),
                 None => look(&ctx, &name, &object, plan).await,
@@ -260,7 +265,7 @@ async fn tell_blocked(
 }
 
 /// Writes what differs, under the version that was judged (S4). `None`: nothing does.
-async fn write(
+pub(super) async fn write(
     ctx: &Context,
     name: &Name,
     object: &Arc<BundleDeployment>,

@@ -13,6 +13,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
+use tokio_util::sync::CancellationToken;
 
 /// How far the shutdown is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +32,9 @@ pub enum Phase {
 /// to delete the Lease, it fits into the 30 s that a Pod has.
 const HAND_OVER: Duration = Duration::from_secs(3);
 
-/// Listens for SIGTERM and SIGINT; a second signal ends the grace period, and a third one the hand-over.
-pub fn listen(grace: Duration) -> std::io::Result<watch::Receiver<Phase>> {
+/// Listens for SIGTERM and SIGINT; a second signal ends the grace period, and a third one the hand-over. `leave` is as good
+/// as the first.
+pub fn listen(grace: Duration, leave: CancellationToken) -> std::io::Result<watch::Receiver<Phase>> {
     let (sender, phase) = watch::channel(Phase::Open);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -43,6 +45,7 @@ pub fn listen(grace: Duration) -> std::io::Result<watch::Receiver<Phase>> {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
+                () = leave.cancelled(), if time.is_none() => {}
                 () = tokio::time::sleep(time.unwrap_or_default()), if time.is_some() => {}
             }
             sender.send_replace(phase);

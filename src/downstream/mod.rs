@@ -6,6 +6,7 @@
 
 pub mod apply;
 pub mod fence;
+pub mod fleet_lease;
 pub mod kinds;
 pub mod live;
 pub mod objects;

@@ -35,6 +35,7 @@ struct Inner {
     monitor_writes: Counter,
     garbage_collections: Counter,
     engine_restarts: Counter,
+    check_ins: Family<CheckInOutcome, Counter>,
     events_written: Counter,
     events_dropped: Counter,
     events_failed: Counter,
@@ -79,6 +80,7 @@ impl Metrics {
             monitor_writes: Counter::default(),
             garbage_collections: Counter::default(),
             engine_restarts: Counter::default(),
+            check_ins: filled(CheckInOutcome::ALL),
             events_written: Counter::default(),
             events_dropped: Counter::default(),
             events_failed: Counter::default(),
@@ -173,6 +175,11 @@ impl Metrics {
     /// The engine process was started again.
     pub fn engine_restart(&self) {
         self.0.engine_restarts.inc();
+    }
+
+    /// A sign of life was written to the Cluster's status, or could not be.
+    pub fn checked_in(&self, outcome: CheckInOutcome) {
+        self.0.check_ins.get_or_create(&outcome).inc();
     }
 
     /// An Event reached the API server.
@@ -280,6 +287,7 @@ impl Inner {
             self.garbage_collections.clone(),
         );
         r.register("engine_restarts", "Restarts of the rendering engine", self.engine_restarts.clone());
+        r.register("check_ins", "Signs of life for the Cluster's status, by outcome", self.check_ins.clone());
         r.register("events_written", "Kubernetes Events written", self.events_written.clone());
         r.register(
             "events_dropped",

@@ -29,7 +29,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
-    CALL, CallError, FREE_SLOTS, HOLDER, POD_UID, Session, SessionError, VERSION, call, labels, lease_name,
+    CALL, CallError, FREE_SLOTS, HOLDER, POD_UID, REPLICAS, Session, SessionError, VERSION, call, labels,
+    lease_name,
 };
 use crate::protocol::{Holder, SessionId};
 
@@ -54,6 +55,8 @@ pub struct SessionConfig {
     pub renew: Duration,
     /// This program's version, for people.
     pub version: String,
+    /// How many replicas this one believes alive, for people.
+    pub replicas: Arc<AtomicUsize>,
 }
 
 impl SessionConfig {
@@ -95,7 +98,11 @@ impl SessionConfig {
     }
 
     fn notes(&self, free: usize) -> BTreeMap<String, String> {
-        BTreeMap::from([(FREE_SLOTS.to_owned(), free.to_string())])
+        let replicas = self.replicas.load(Ordering::Relaxed);
+        BTreeMap::from([
+            (FREE_SLOTS.to_owned(), free.to_string()),
+            (REPLICAS.to_owned(), replicas.to_string()),
+        ])
     }
 }
 

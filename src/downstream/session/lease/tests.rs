@@ -20,6 +20,7 @@ fn config() -> SessionConfig {
         ttl: TTL,
         renew: RENEW,
         version: "0.1.0".into(),
+        replicas: Arc::new(AtomicUsize::new(1)),
     }
 }
 
