@@ -5,6 +5,7 @@
 //! requests in flight notice. Each of these is tried once more alone, so that a document which kills the engine is
 //! found and fails alone, and its neighbours succeed.
 
+mod charts;
 mod process;
 mod supervisor;
 mod wire;
@@ -26,6 +27,9 @@ use tokio::{
     time::timeout,
 };
 
+pub use charts::{
+    Capabilities, KustomizeRequest, Lookup, ReleaseFacts, RenderRequest, RenderedChart, ResolveRequest,
+};
 use supervisor::{Call, State};
 use wire::{Failure, FailureKind};
 
@@ -195,6 +199,30 @@ impl Engine {
             found.push(Document { file, index: document.index, value: document.value });
         }
         Ok(found)
+    }
+
+    /// Renders a chart as Helm's install or upgrade would.
+    ///
+    /// # Errors
+    /// The chart's fault, in Helm's words, or what kept the engine from answering.
+    pub async fn render(&self, _request: RenderRequest) -> Result<RenderedChart, EngineError> {
+        Err(EngineError::Fault { message: "the branch `engine` fills this in".to_owned() })
+    }
+
+    /// Builds a kustomization, as `kustomize build` would.
+    ///
+    /// # Errors
+    /// The kustomization's fault, in kustomize's words, or what kept the engine from answering.
+    pub async fn kustomize(&self, _request: KustomizeRequest) -> Result<Vec<Document>, EngineError> {
+        Err(EngineError::Fault { message: "the branch `engine` fills this in".to_owned() })
+    }
+
+    /// Which of the offered versions Helm would take, `None` if none fits.
+    ///
+    /// # Errors
+    /// A constraint that is none, or what kept the engine from answering.
+    pub async fn resolve_version(&self, _request: ResolveRequest) -> Result<Option<String>, EngineError> {
+        Err(EngineError::Fault { message: "the branch `engine` fills this in".to_owned() })
     }
 
     /// Whether the engine runs; if not, why.
