@@ -21,19 +21,22 @@ func (done *rendering) readManifests(files map[string]string) *failure {
 		if strings.HasPrefix(path.Base(name), "_") || strings.TrimSpace(text) == "" {
 			continue
 		}
+		position := 0
 		chunks := releaseutil.SplitManifests(text)
-		for index := range len(chunks) {
-			chunk := chunks[fmt.Sprintf("manifest-%d", index)]
-			value, err := readDocument([]byte(chunk))
-			if err == nil && len(done.Documents) == maxDocuments {
-				err = tooLarge(fmt.Sprintf("more than %d documents", maxDocuments))
+		for number := range len(chunks) {
+			chunk := chunks[fmt.Sprintf("manifest-%d", number)]
+			before := len(done.Documents)
+			found, failed := readFile(done.Documents, len(done.Names), name, []byte(chunk))
+			if failed != nil {
+				failed.Message = mergeError(name, chunk, failed)
+				failed.Index += position
+				return failed
 			}
-			if err != nil {
-				return &failure{Kind: kindOf(err), Message: mergeError(name, chunk, err), File: name, Index: index}
+			done.Documents = found
+			for i := before; i < len(found); i++ {
+				found[i].Index += position
 			}
-			if value != nil {
-				done.Documents = append(done.Documents, document{File: len(done.Names), Index: index, Value: value})
-			}
+			position++
 		}
 		done.Names = append(done.Names, name)
 	}
@@ -42,11 +45,11 @@ func (done *rendering) readManifests(files map[string]string) *failure {
 
 // mergeError words a document's fault as Fleet's agent does. There Helm reads it first, to hand it to Fleet, with a
 // reader that counts lines in another way.
-func mergeError(name, chunk string, err error) string {
-	if kindOf(err) == kindInput {
+func mergeError(name, chunk string, failed *failure) string {
+	if failed.Kind == kindInput {
 		if _, first := kio.ParseAll(chunk); first != nil {
 			return fmt.Sprintf("error merging manifests: parsing %s: %s", name, first)
 		}
 	}
-	return fmt.Sprintf("error while running post render on files: %s: %s", name, err)
+	return fmt.Sprintf("error while running post render on files: %s: %s", name, failed.Message)
 }
