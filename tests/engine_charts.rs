@@ -379,6 +379,13 @@ async fn versions_are_chosen_as_helm_chooses_from_an_index() {
 }
 
 #[tokio::test]
+async fn templates_see_the_version_that_helm_has_in_fleets_agent() {
+    let engine = start(config());
+    let text = map("\"{{ .Capabilities.HelmVersion.Version }} {{ .Capabilities.KubeVersion.Minor }}\"");
+    assert_eq!(only(engine.render(template(&text)).await), json!("v4.2 36"));
+}
+
+#[tokio::test]
 async fn faults_have_the_words_that_fleet_shows() {
     let engine = start(config());
     let broken = template("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x\n");
@@ -402,38 +409,4 @@ async fn faults_have_the_words_that_fleet_shows() {
     for name in ["../x", "/x", "a/../../x"] {
         assert!(refused(&engine, chart(&[(name, "")], empty())).await.starts_with("chart illegally"));
     }
-}
-
-#[tokio::test]
-#[ignore = "a measurement: cargo test --test engine_charts -- --ignored --nocapture"]
-async fn time_of_a_chart_of_ten_templates() {
-    let engine = start(config());
-    let body = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {{ include \"name\" . }}-NUMBER\n  labels: \
-                {{- include \"labels\" . | nindent 4 }}\nspec:\n  replicas: {{ .Values.replicas }}\n  selector:\n    \
-                matchLabels: {{- include \"labels\" . | nindent 6 }}\n  template:\n    metadata:\n      labels: \
-                {{- include \"labels\" . | nindent 8 }}\n    spec:\n      containers:\n      - name: main\n        \
-                image: \"{{ .Values.image.name }}:{{ .Values.image.tag | default .Chart.Version }}\"\n        \
-                resources: {{- toYaml .Values.resources | nindent 10 }}\n        env:\n        {{- range $k, $v := \
-                .Values.env }}\n        - {name: {{ $k }}, value: {{ tpl $v $ | quote }}}\n        {{- end }}\n";
-    let helpers = "{{ define \"name\" }}{{ printf \"%s-%s\" .Release.Name .Chart.Name | trunc 63 | trimSuffix \"-\" \
-                   }}{{ end }}{{ define \"labels\" }}\napp.kubernetes.io/name: {{ include \"name\" . \
-                   }}\napp.kubernetes.io/instance: {{ .Release.Name }}\nhelm.sh/chart: {{ .Chart.Name }}\n{{ end }}";
-    let values = "replicas: 2\nimage: {name: shop, tag: ''}\nresources: {limits: {cpu: 1, memory: 1Gi}}\nenv: {A: \
-                  '{{ .Release.Name }}', B: b, C: c}\n";
-    let mut files =
-        vec![("templates/_h.tpl".to_owned(), helpers.to_owned()), ("values.yaml".into(), values.into())];
-    files.extend((0..10).map(|i| (format!("templates/d{i}.yaml"), body.replace("NUMBER", &i.to_string()))));
-    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-    let mut times = Vec::new();
-    for round in 0..550 {
-        let request = chart(&files, empty());
-        let start = std::time::Instant::now();
-        let rendered = engine.render(request).await.expect("it renders");
-        assert_eq!(rendered.documents.len(), 10);
-        if round >= 50 {
-            times.push(start.elapsed());
-        }
-    }
-    times.sort();
-    println!("median {:?}, 95th percentile {:?}", times[times.len() / 2], times[times.len() * 95 / 100]);
 }

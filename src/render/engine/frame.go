@@ -62,6 +62,9 @@ const slowAfter = 250 * time.Millisecond
 // lastWords is how long requests may go on when the input has ended.
 const lastWords = time.Second
 
+// leastSlots lets others go on beside requests that compute for long, on a machine with few processors.
+const leastSlots = 4
+
 // server answers requests side by side, as many as there are processors; answers come in the order in which they are
 // ready.
 type server struct {
@@ -79,7 +82,7 @@ type server struct {
 func serve(in io.Reader, out io.Writer, operations map[string]operation) error {
 	s := &server{
 		operations: operations,
-		slots:      make(chan struct{}, runtime.GOMAXPROCS(0)),
+		slots:      make(chan struct{}, max(leastSlots, runtime.GOMAXPROCS(0))),
 		ended:      make(chan struct{}),
 		out:        out,
 		broken:     make(chan error, 1),

@@ -98,39 +98,3 @@ func TestAMissingDependencyCountsOnlyWhereItIsOn(t *testing.T) {
 		t.Errorf("%+v", failed)
 	}
 }
-
-func BenchmarkTenTemplates(b *testing.B) {
-	files := map[string]string{
-		"Chart.yaml":  chartFile,
-		"values.yaml": "replicas: 2\nimage: {name: shop, tag: ''}\nresources: {limits: {cpu: 1, memory: 1Gi}}\n",
-		"templates/_h.tpl": `{{ define "labels" }}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-{{ end }}`,
-	}
-	for i := range 10 {
-		files[fmt.Sprintf("templates/d%d.yaml", i)] = fmt.Sprintf(`apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: {{ .Release.Name }}-%d
-  labels: {{- include "labels" . | nindent 4 }}
-spec:
-  replicas: {{ .Values.replicas }}
-  selector:
-    matchLabels: {{- include "labels" . | nindent 6 }}
-  template:
-    metadata:
-      labels: {{- include "labels" . | nindent 8 }}
-    spec:
-      containers:
-      - name: main
-        image: "{{ .Values.image.name }}:{{ .Values.image.tag | default .Chart.Version }}"
-        resources: {{- toYaml .Values.resources | nindent 10 }}
-`, i)
-	}
-	for b.Loop() {
-		if _, failed := render(files); failed != nil {
-			b.Fatal(failed.Message)
-		}
-	}
-}
