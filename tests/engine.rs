@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use flotilla::render::engine::{Engine, EngineConfig, EngineError};
+use flotilla::render::engine::{Engine, EngineConfig, EngineError, ResolveRequest};
 use serde_json::json;
 
 /// Short where a test waits for it to run out, long enough for a busy machine elsewhere.
@@ -105,7 +105,7 @@ async fn a_hung_engine_is_replaced_and_its_request_answered() {
 #[tokio::test]
 async fn a_document_that_kills_the_engine_fails_alone() {
     // Enough to start and work, too little for a million values.
-    let engine = Engine::start(EngineConfig { memory: 64 << 20, ..config() });
+    let engine = Engine::start(EngineConfig { memory: 128 << 20, ..config() });
     let engine = engine.expect("cargo has built the engine");
     let poison = engine.yaml(one(&format!("a:\n{}", "- 1\n".repeat(1 << 20))));
     let neighbours = (0..20).map(|i| engine.yaml(one(&format!("i: {i}"))));
@@ -206,6 +206,33 @@ async fn an_engine_that_speaks_no_frames_is_replaced() {
     up(&engine).await;
     let reason = engine.health_changed(&Ok(())).await.expect_err("no frames");
     assert!(reason.contains("died") || reason.contains("hung"), "{reason}");
+}
+
+#[tokio::test]
+async fn versions_are_chosen_as_helm_chooses_from_an_index() {
+    let engine = Engine::start(config()).expect("cargo has built the engine");
+    for (constraint, expected) in [
+        ("", Some("2.1.0")),
+        ("^1.0", Some("1.10.0")),
+        ("1.9", Some("1.9.0")),
+        ("v1.2.0", Some("v1.2.0")),
+        ("1.2.0", Some("v1.2.0")),
+        (">2.1.0-0", Some("3.0.0-rc.1")),
+        ("3.0.0-rc.1", Some("3.0.0-rc.1")),
+        ("~5", None),
+        ("latest", Some("latest")),
+    ] {
+        let versions = ["1.9.0", "2.1.0", "1.10.0", "v1.2.0", "3.0.0-rc.1", "nonsense"];
+        let mut versions: Vec<String> = versions.map(str::to_owned).to_vec();
+        versions.extend((constraint == "latest").then(|| constraint.to_owned()));
+        let chosen =
+            engine.resolve_version(ResolveRequest { constraint: constraint.to_owned(), versions }).await;
+        match (chosen, expected) {
+            // Helm reads the constraint before it looks for the very version.
+            (Err(error), Some("latest")) => assert_eq!(error.to_string(), "improper constraint: \"latest\""),
+            (chosen, expected) => assert_eq!(chosen.expect(constraint).as_deref(), expected, "{constraint}"),
+        }
+    }
 }
 
 #[test]

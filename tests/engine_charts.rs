@@ -13,7 +13,7 @@ use std::{
 
 use flotilla::render::engine::{
     Capabilities, Engine, EngineConfig, EngineError, KustomizeRequest, Lookup, ReleaseFacts, RenderRequest,
-    RenderedChart, ResolveRequest,
+    RenderedChart,
 };
 use futures::future::{BoxFuture, join_all};
 use serde_json::{Map, Value, json};
@@ -351,33 +351,6 @@ async fn a_kustomization_reaches_neither_files_nor_the_network() {
         assert!(error.is_permanent() && error.to_string().contains(expected), "{resource}: {error}");
     }
     assert_eq!(engine.restarts(), 0);
-}
-
-#[tokio::test]
-async fn versions_are_chosen_as_helm_chooses_from_an_index() {
-    let engine = start(config());
-    for (constraint, expected) in [
-        ("", Some("2.1.0")),
-        ("^1.0", Some("1.10.0")),
-        ("1.9", Some("1.9.0")),
-        ("v1.2.0", Some("v1.2.0")),
-        ("1.2.0", Some("v1.2.0")),
-        (">2.1.0-0", Some("3.0.0-rc.1")),
-        ("3.0.0-rc.1", Some("3.0.0-rc.1")),
-        ("~5", None),
-        ("latest", Some("latest")),
-    ] {
-        let versions = ["1.9.0", "2.1.0", "1.10.0", "v1.2.0", "3.0.0-rc.1", "nonsense"];
-        let mut versions: Vec<String> = versions.map(str::to_owned).to_vec();
-        versions.extend((constraint == "latest").then(|| constraint.to_owned()));
-        let chosen =
-            engine.resolve_version(ResolveRequest { constraint: constraint.to_owned(), versions }).await;
-        match (chosen, expected) {
-            // Helm reads the constraint before it looks for the very version.
-            (Err(error), Some("latest")) => assert_eq!(error.to_string(), "improper constraint: \"latest\""),
-            (chosen, expected) => assert_eq!(chosen.expect(constraint).as_deref(), expected, "{constraint}"),
-        }
-    }
 }
 
 #[tokio::test]
