@@ -6,6 +6,7 @@
 //! found and fails alone, and its neighbours succeed.
 
 mod charts;
+mod patch;
 mod process;
 mod supervisor;
 mod wire;

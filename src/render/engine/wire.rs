@@ -109,14 +109,35 @@ pub fn hello_answer(answer: &[u8]) -> Result<(), String> {
 
 /// A request for the documents of files.
 pub fn yaml_request(id: u64, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, EngineError> {
-    let sources = files.iter().map(|(name, content)| Source {
-        name,
-        content: match std::str::from_utf8(content) {
-            Ok(text) => Text::Text(text),
-            Err(_) => Text::Bytes(BASE64_STANDARD.encode(content)),
-        },
-    });
-    frame(&Request { id, op: "yaml", args: Sources { sources: sources.collect() } })
+    let sources = files.iter().map(|(name, content)| source(name, content)).collect();
+    frame(&Request { id, op: "yaml", args: Sources { sources } })
+}
+
+/// A request to patch a file.
+pub fn patch_request(id: u64, base: (&str, &[u8]), patch: (&str, &[u8])) -> Result<Vec<u8>, EngineError> {
+    let sources = vec![source(base.0, base.1), source(patch.0, patch.1)];
+    frame(&Request { id, op: "patch", args: Sources { sources } })
+}
+
+/// The patched file, or the engine's error.
+pub fn patch_answer(answer: &[u8]) -> Result<Vec<u8>, EngineError> {
+    #[derive(Deserialize)]
+    struct Patched {
+        text: String,
+    }
+    match serde_json::from_slice::<Answer<Patched>>(answer).map_err(EngineError::Answer)? {
+        Answer { error: Some(failure), .. } => Err(failure.into()),
+        Answer { result: Some(patched), .. } => Ok(patched.text.into_bytes()),
+        Answer { .. } => Err(EngineError::Fault { message: "neither result nor error".to_owned() }),
+    }
+}
+
+fn source<'a>(name: &'a str, content: &'a [u8]) -> Source<'a> {
+    let content = match std::str::from_utf8(content) {
+        Ok(text) => Text::Text(text),
+        Err(_) => Text::Bytes(BASE64_STANDARD.encode(content)),
+    };
+    Source { name, content }
 }
 
 /// The documents, or the engine's error.
