@@ -23,7 +23,7 @@ import (
 // patchFile patches the first source with the second, as Fleet does with the patches of overlays: a list is a JSON
 // patch; else the merge is strategic for kinds that Kubernetes knows, and JSON's own for others. Fleet drops all
 // documents of a file but the first; here the others stay, and the patch may name which one it is for.
-func patchFile(raw json.RawMessage) (any, *failure) {
+func patchFile(raw json.RawMessage, _ *asker) (any, *failure) {
 	var asked struct {
 		Sources []source `json:"sources"`
 	}
@@ -35,11 +35,7 @@ func patchFile(raw json.RawMessage) (any, *failure) {
 	}
 	base, patch := asked.Sources[0], asked.Sources[1]
 	fault := func(err error, format string, names ...any) *failure {
-		kind := kindInput
-		if errors.As(err, new(tooLarge)) {
-			kind = kindLimit
-		}
-		return &failure{Kind: kind, Message: fmt.Sprintf(format, names...) + ": " + err.Error()}
+		return &failure{Kind: kindOf(err), Message: fmt.Sprintf(format, names...) + ": " + err.Error()}
 	}
 	documents, err := jsonDocuments(base)
 	if err != nil {
@@ -63,12 +59,8 @@ func patchFile(raw json.RawMessage) (any, *failure) {
 
 // jsonDocuments reads the documents of a file, lists too, and leaves out empty ones.
 func jsonDocuments(file source) ([][]byte, error) {
-	text := file.Bytes
-	if text == nil {
-		text = []byte(file.Text)
-	}
 	var documents [][]byte
-	reader := k8syaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	reader := k8syaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(file.data())))
 	for {
 		chunk, err := reader.Read()
 		if errors.Is(err, io.EOF) {
