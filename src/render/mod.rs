@@ -5,6 +5,8 @@
 //! means here what it means to Kubernetes.
 
 mod chart;
+#[cfg(test)]
+mod chart_tests;
 pub mod engine;
 mod files;
 #[cfg(test)]

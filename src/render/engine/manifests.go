@@ -3,6 +3,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"path"
@@ -11,6 +13,7 @@ import (
 
 	releaseutil "helm.sh/helm/v4/pkg/release/v1/util"
 	"sigs.k8s.io/kustomize/kyaml/kio"
+	"sigs.k8s.io/yaml"
 )
 
 // readManifests splits rendered templates as Helm does, which is more lenient than Kubernetes, and reads each document
@@ -24,7 +27,7 @@ func (done *rendering) readManifests(files map[string]string) *failure {
 		chunks := releaseutil.SplitManifests(text)
 		for index := range len(chunks) {
 			chunk := chunks[fmt.Sprintf("manifest-%d", index)]
-			value, err := readDocument([]byte(chunk))
+			value, err := readRendered([]byte(chunk))
 			if err == nil && len(done.Documents) == maxDocuments {
 				err = tooLarge(fmt.Sprintf("more than %d documents", maxDocuments))
 			}
@@ -38,6 +41,22 @@ func (done *rendering) readManifests(files map[string]string) *failure {
 		done.Names = append(done.Names, name)
 	}
 	return nil
+}
+
+// readRendered reads a document in flow style, too, which begins like JSON and is none. Fleet does so for what templates
+// give, not for raw manifests.
+func readRendered(chunk []byte) (json.RawMessage, error) {
+	if !bytes.HasPrefix(bytes.TrimSpace(chunk), []byte("{")) || json.Valid(chunk) {
+		return readDocument(chunk)
+	}
+	if err := checkAliases(chunk); err != nil {
+		return nil, err
+	}
+	text, err := yaml.YAMLToJSON(chunk)
+	if err != nil {
+		return nil, err
+	}
+	return readDocument(text)
 }
 
 // mergeError words a document's fault as Fleet's agent does. There Helm reads it first, to hand it to Fleet, with a
