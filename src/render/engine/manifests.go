@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -24,48 +23,51 @@ func (done *rendering) readManifests(files map[string]string) *failure {
 		if strings.HasPrefix(path.Base(name), "_") || strings.TrimSpace(text) == "" {
 			continue
 		}
+		position := 0
 		chunks := releaseutil.SplitManifests(text)
-		for index := range len(chunks) {
-			chunk := chunks[fmt.Sprintf("manifest-%d", index)]
-			value, err := readRendered([]byte(chunk))
-			if err == nil && len(done.Documents) == maxDocuments {
-				err = tooLarge(fmt.Sprintf("more than %d documents", maxDocuments))
+		for number := range len(chunks) {
+			chunk := plainStyle(chunks[fmt.Sprintf("manifest-%d", number)])
+			before := len(done.Documents)
+			found, failed := readFile(done.Documents, len(done.Names), name, []byte(chunk))
+			if failed != nil {
+				failed.Message = mergeError(name, chunk, failed)
+				failed.Index += position
+				return failed
 			}
-			if err != nil {
-				return &failure{Kind: kindOf(err), Message: mergeError(name, chunk, err), File: name, Index: index}
+			done.Documents = found
+			for i := before; i < len(found); i++ {
+				found[i].Index += position
 			}
-			if value != nil {
-				done.Documents = append(done.Documents, document{File: len(done.Names), Index: index, Value: value})
-			}
+			position++
 		}
 		done.Names = append(done.Names, name)
 	}
 	return nil
 }
 
-// readRendered reads a document in flow style, too, which begins like JSON and is none. Fleet does so for what templates
-// give, not for raw manifests.
-func readRendered(chunk []byte) (json.RawMessage, error) {
-	if !bytes.HasPrefix(bytes.TrimSpace(chunk), []byte("{")) || json.Valid(chunk) {
-		return readDocument(chunk)
+// plainStyle turns a document in flow style, which begins like JSON and is none, into JSON. Fleet does so for what
+// templates give, not for raw manifests. What cannot be read stays, to be reported by who reads it.
+func plainStyle(chunk string) string {
+	if !strings.HasPrefix(strings.TrimSpace(chunk), "{") || json.Valid([]byte(chunk)) {
+		return chunk
 	}
-	if err := checkAliases(chunk); err != nil {
-		return nil, err
+	if err := checkAliases([]byte(chunk)); err != nil {
+		return chunk
 	}
-	text, err := yaml.YAMLToJSON(chunk)
+	text, err := yaml.YAMLToJSON([]byte(chunk))
 	if err != nil {
-		return nil, err
+		return chunk
 	}
-	return readDocument(text)
+	return string(text)
 }
 
 // mergeError words a document's fault as Fleet's agent does. There Helm reads it first, to hand it to Fleet, with a
 // reader that counts lines in another way.
-func mergeError(name, chunk string, err error) string {
-	if kindOf(err) == kindInput {
+func mergeError(name, chunk string, failed *failure) string {
+	if failed.Kind == kindInput {
 		if _, first := kio.ParseAll(chunk); first != nil {
 			return fmt.Sprintf("error merging manifests: parsing %s: %s", name, first)
 		}
 	}
-	return fmt.Sprintf("error while running post render on files: %s: %s", name, err)
+	return fmt.Sprintf("error while running post render on files: %s: %s", name, failed.Message)
 }
