@@ -22,6 +22,7 @@ mod style;
 #[cfg(test)]
 mod tests;
 mod text;
+pub mod values;
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
