@@ -395,6 +395,28 @@ mod tests {
         script.finished().await;
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn capabilities_are_asked_for_anew_after_a_second_and_name_subresources() {
+        let version = || Exchange::get("/version").answers(serde_json::json!({"gitVersion": "v1.36.3"}));
+        let scale = serde_json::json!({"items": [{"metadata": {"name": "apps"}, "versions": [{"version": "v1",
+            "resources": [{"resource": "deployments", "scope": "Namespaced", "responseKind": {"kind": "Deployment"},
+                "subresources": [{"subresource": "scale", "responseKind": {"kind": "Scale"}}]}]}]}]});
+        let mut exchanges = vec![version(), Exchange::get("/api"), Exchange::get("/apis").answers(scale)];
+        exchanges.push(version());
+        exchanges.extend(discovery(&[("gold.example.com", "v1", "widgets", "Widget", "Namespaced")]));
+        let (server, script) = scripted(exchanges);
+        let kinds = KindCache::new(server);
+        let (one, two) = tokio::join!(kinds.capabilities(), kinds.capabilities());
+        let (one, two) = (one.unwrap(), two.unwrap());
+        assert!(Arc::ptr_eq(&one, &two));
+        assert_eq!(one.kube_version, "v1.36.3");
+        assert_eq!(one.api_versions, ["apps/v1", "apps/v1/Deployment", "apps/v1/Scale"]);
+        tokio::time::advance(CAPABILITIES_AGE).await;
+        let later = kinds.capabilities().await.unwrap();
+        assert!(later.api_versions.iter().any(|version| version == "gold.example.com/v1/Widget"));
+        script.finished().await;
+    }
+
     #[tokio::test]
     async fn a_refused_discovery_is_no_unknown_kind() {
         let (server, script) =
