@@ -18,15 +18,19 @@ import (
 // readManifests splits rendered templates as Helm does, which is more lenient than Kubernetes, and reads each document
 // as Kubernetes does.
 func (done *rendering) readManifests(files map[string]string) *failure {
+	size := 0
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		text := files[name]
+		if size += len(text); size > maxFrame {
+			message := fmt.Sprintf("the templates write more than %d bytes", maxFrame)
+			return &failure{Kind: kindLimit, Message: message}
+		}
 		if strings.HasPrefix(path.Base(name), "_") || strings.TrimSpace(text) == "" {
 			continue
 		}
 		position := 0
-		chunks := releaseutil.SplitManifests(text)
-		for number := range len(chunks) {
-			chunk := plainStyle(chunks[fmt.Sprintf("manifest-%d", number)])
+		for _, chunk := range split(text) {
+			chunk = plainStyle(chunk)
 			before := len(done.Documents)
 			found, failed := readFile(done.Documents, len(done.Names), name, []byte(chunk))
 			if failed != nil {
@@ -59,6 +63,20 @@ func plainStyle(chunk string) string {
 		return chunk
 	}
 	return string(text)
+}
+
+// split gives the documents of a file that is not empty.
+func split(text string) []string {
+	// A tenth of a render's time is the search for separators in files that have none.
+	if !strings.Contains(text, "---") {
+		return []string{text}
+	}
+	found := releaseutil.SplitManifests(text)
+	chunks := make([]string, len(found))
+	for number := range chunks {
+		chunks[number] = found[fmt.Sprintf("manifest-%d", number)]
+	}
+	return chunks
 }
 
 // mergeError words a document's fault as Fleet's agent does. There Helm reads it first, to hand it to Fleet, with a
