@@ -7,6 +7,7 @@
 
 mod error;
 mod late;
+mod load;
 mod opening;
 mod outcome;
 
@@ -31,9 +32,7 @@ use super::{
     waiting,
 };
 use crate::{
-    api::{
-        self, BundleDeployment, BundleDeploymentOptions, DeploymentId, ReleaseId, keys, manifest::Manifest,
-    },
+    api::{self, BundleDeployment, BundleDeploymentOptions, ReleaseId},
     downstream::{
         apply::{self, Known, KnownObjects, Owner},
         fence::{ClaimNow, Fence},
@@ -195,31 +194,20 @@ impl Run {
     /// Everything before the first write: load, render.
     async fn prepare(&self) -> Result<Rendered, AttemptError> {
         error::supported(&self.job.object.spec, &self.options)?;
-        let manifest = self.load().await?;
-        let job = render::Job {
-            bd_name: &self.job.name,
-            options: &self.options,
-            manifest: &manifest,
-            scope: &self.job.ctx.scope,
-            agent_namespace: &self.job.ctx.agent_namespace,
-            commit: self.job.object.label(keys::COMMIT),
-        };
+        let inputs = self.load().await?;
+        let job = inputs.job(self);
         let mut rendered = render::render(&self.job.ctx.engine, job).await.map_err(AttemptError::Render)?;
         let kinds = &self.job.ctx.downstream.kinds;
         if !self.options.target_namespace.is_empty() {
-            let wanted = rendered.objects.iter().map(|object| (&*object.api_version, &*object.kind));
+            let hooks = rendered.hooks.iter().map(|hook| &hook.object);
+            let all = rendered.objects.iter().chain(hooks);
+            let wanted = all.map(|object| (&*object.api_version, &*object.kind));
             kinds.prepare(wanted).await.map_err(AttemptError::Kinds)?;
             rendered.force_namespace(&self.options.target_namespace, kinds).map_err(AttemptError::Render)?;
         }
         // A bundle that cannot be applied as a whole makes no revision.
         apply::check(&self.job.ctx.downstream, &rendered.objects).await.map_err(AttemptError::Apply)?;
         Ok(rendered)
-    }
-
-    async fn load(&self) -> Result<Manifest, AttemptError> {
-        let id = DeploymentId::parse(&self.job.claim.deployment).manifest_id;
-        let content = self.job.ctx.upstream.content(&id).await.map_err(AttemptError::Load)?;
-        Manifest::from_content(&content).map_err(|source| AttemptError::Content { id, source })
     }
 
     /// Apply, prune, wait, observe: everything under the open gate.

@@ -10,6 +10,7 @@
 mod ask;
 mod chart_wire;
 mod charts;
+mod patch;
 mod process;
 mod quarantine;
 mod session;

@@ -10,6 +10,7 @@ mod healed;
 mod link;
 mod served;
 mod snapshot;
+mod values;
 mod watch;
 mod write;
 

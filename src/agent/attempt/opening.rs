@@ -65,7 +65,7 @@ impl Run {
             bundle: &self.job.name,
             chart: rendered.chart.clone(),
             manifest: rendered.manifest.clone(),
-            values: helm.and_then(|helm| helm.values.clone()).map(Value::Object),
+            values: Some(rendered.values.clone()).filter(|values| !values.is_empty()).map(Value::Object),
             history,
             create_namespace: self.options.create_namespace.unwrap_or(true),
             fail_foreign,

@@ -37,6 +37,7 @@ func main() {
 		"yaml":            readYAML,
 		"render":          renderChart,
 		"kustomize":       kustomize,
+		"patch":           patchFile,
 		"resolve-version": resolveVersion,
 	}
 	if err := serve(os.Stdin, os.Stdout, operations); err != nil {

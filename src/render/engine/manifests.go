@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"path"
@@ -11,6 +12,7 @@ import (
 
 	releaseutil "helm.sh/helm/v4/pkg/release/v1/util"
 	"sigs.k8s.io/kustomize/kyaml/kio"
+	"sigs.k8s.io/yaml"
 )
 
 // readManifests splits rendered templates as Helm does, which is more lenient than Kubernetes, and reads each document
@@ -28,6 +30,7 @@ func (done *rendering) readManifests(files map[string]string) *failure {
 		}
 		position := 0
 		for _, chunk := range split(text) {
+			chunk = plainStyle(chunk)
 			before := len(done.Documents)
 			found, failed := readFile(done.Documents, len(done.Names), name, []byte(chunk))
 			if failed != nil {
@@ -44,6 +47,22 @@ func (done *rendering) readManifests(files map[string]string) *failure {
 		done.Names = append(done.Names, name)
 	}
 	return nil
+}
+
+// plainStyle turns a document in flow style, which begins like JSON and is none, into JSON. Fleet does so for what
+// templates give, not for raw manifests. What cannot be read stays, to be reported by who reads it.
+func plainStyle(chunk string) string {
+	if !strings.HasPrefix(strings.TrimSpace(chunk), "{") || json.Valid([]byte(chunk)) {
+		return chunk
+	}
+	if err := checkAliases([]byte(chunk)); err != nil {
+		return chunk
+	}
+	text, err := yaml.YAMLToJSON([]byte(chunk))
+	if err != nil {
+		return chunk
+	}
+	return string(text)
 }
 
 // split gives the documents of a file that is not empty.

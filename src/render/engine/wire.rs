@@ -126,14 +126,16 @@ pub fn yaml_request(id: u64, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, Eng
 
 /// Files, as text where they are.
 pub fn sources(files: &[(String, Vec<u8>)]) -> Vec<Source<'_>> {
-    let sources = files.iter().map(|(name, content)| Source {
-        name,
-        content: match std::str::from_utf8(content) {
-            Ok(text) => Text::Text(text),
-            Err(_) => Text::Bytes(BASE64_STANDARD.encode(content)),
-        },
-    });
-    sources.collect()
+    files.iter().map(|(name, content)| source(name, content)).collect()
+}
+
+/// One file.
+pub fn source<'a>(name: &'a str, content: &'a [u8]) -> Source<'a> {
+    let content = match std::str::from_utf8(content) {
+        Ok(text) => Text::Text(text),
+        Err(_) => Text::Bytes(BASE64_STANDARD.encode(content)),
+    };
+    Source { name, content }
 }
 
 /// A request.
