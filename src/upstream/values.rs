@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
-use super::{REQUEST_TIMEOUT, Upstream, UpstreamError};
+use super::{Upstream, UpstreamError};
 
 impl Upstream {
     /// Live read of the values Secret of a BundleDeployment: its contents by key.
     pub async fn values_secret(&self, name: &str) -> Result<BTreeMap<String, Vec<u8>>, UpstreamError> {
         let object = || format!("secret {}/{name}", self.namespace);
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        match tokio::time::timeout(REQUEST_TIMEOUT, secrets.get(name)).await {
+        let secrets: Api<Secret> = Api::namespaced(self.client(), &self.namespace);
+        match self.noted(secrets.get(name)).await {
             Err(_) => Err(UpstreamError::Timeout { object: object() }),
             Ok(Err(source)) => Err(UpstreamError::Read { object: object(), source: Box::new(source) }),
             Ok(Ok(secret)) => {
