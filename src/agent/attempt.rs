@@ -221,7 +221,7 @@ impl Run {
     ) -> Result<(Plan, Evaluation), AttemptError> {
         let ctx = &self.job.ctx;
         let before = self.objects_before(gate).await?;
-        self.apply(rendered, &before).await?;
+        self.apply(rendered, &before, gate).await?;
         self.prune(rendered, &before).await?;
         let desired =
             plan::keys(ctx, &rendered.objects, &self.namespace).await.map_err(AttemptError::Observe)?;
@@ -237,7 +237,12 @@ impl Run {
         Ok((plan, evaluation))
     }
 
-    async fn apply(&self, rendered: &Rendered, before: &[render::Object]) -> Result<(), AttemptError> {
+    async fn apply(
+        &self,
+        rendered: &Rendered,
+        before: &[render::Object],
+        gate: &Gate,
+    ) -> Result<(), AttemptError> {
         let ctx = &self.job.ctx;
         let ignore = self.options.ignore.clone().unwrap_or_default();
         // Before the objects are there: what the answers show is taken over only for kinds that are watched.
@@ -251,6 +256,8 @@ impl Run {
         let owner = Owner {
             namespace: &self.namespace,
             name: &self.release,
+            upgrade: matches!(gate.operation(), Some(Operation::Upgrade)),
+            replace: self.options.helm.as_ref().is_some_and(|helm| helm.force),
             take_ownership: self.options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
             overwrites: &self.options.overwrites,
             previous: &previous,

@@ -64,6 +64,8 @@ impl Run {
             chart: rendered.chart.clone(),
             manifest: rendered.manifest.clone(),
             values: helm.and_then(|helm| helm.values.clone()).map(Value::Object),
+            hooks: None,
+            replaces: helm.is_some_and(|helm| helm.force),
             history,
             create_namespace: self.options.create_namespace.unwrap_or(true),
             fail_foreign,
