@@ -7,6 +7,7 @@
 
 mod error;
 mod late;
+mod load;
 mod opening;
 mod outcome;
 
@@ -28,9 +29,7 @@ use super::{
     waiting,
 };
 use crate::{
-    api::{
-        self, BundleDeployment, BundleDeploymentOptions, DeploymentId, ReleaseId, keys, manifest::Manifest,
-    },
+    api::{self, BundleDeployment, BundleDeploymentOptions, ReleaseId},
     downstream::{
         apply::{self, Known, KnownObjects, Owner},
         fence::Fence,
@@ -186,15 +185,8 @@ impl Run {
     /// Everything before the first write: load, render.
     async fn prepare(&self) -> Result<Rendered, AttemptError> {
         error::supported(&self.job.object.spec, &self.options)?;
-        let manifest = self.load().await?;
-        let job = render::Job {
-            bd_name: &self.job.name,
-            options: &self.options,
-            manifest: &manifest,
-            scope: &self.job.ctx.scope,
-            agent_namespace: &self.job.ctx.agent_namespace,
-            commit: self.job.object.label(keys::COMMIT),
-        };
+        let inputs = self.load().await?;
+        let job = inputs.job(self);
         let mut rendered = render::render(&self.job.ctx.engine, job).await.map_err(AttemptError::Render)?;
         let kinds = &self.job.ctx.downstream.kinds;
         if !self.options.target_namespace.is_empty() {
@@ -205,12 +197,6 @@ impl Run {
         // A bundle that cannot be applied as a whole makes no revision.
         apply::check(&self.job.ctx.downstream, &rendered.objects).await.map_err(AttemptError::Apply)?;
         Ok(rendered)
-    }
-
-    async fn load(&self) -> Result<Manifest, AttemptError> {
-        let id = DeploymentId::parse(&self.job.claim.deployment).manifest_id;
-        let content = self.job.ctx.upstream.content(&id).await.map_err(AttemptError::Load)?;
-        Manifest::from_content(&content).map_err(|source| AttemptError::Content { id, source })
     }
 
     /// Apply, prune, wait, observe: everything under the open gate.

@@ -8,6 +8,7 @@ pub mod apply;
 pub mod fence;
 pub mod kinds;
 pub mod live;
+pub mod lookup;
 pub mod objects;
 pub mod prune;
 pub mod release;

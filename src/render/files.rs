@@ -40,6 +40,15 @@ pub(super) fn raw_yaml(
     Ok(files)
 }
 
+/// Whether the bundle is rendered by the template engine, so that release facts, capabilities and values count.
+/// May be true for one that is not: for instance when a patch makes nothing of a template.
+pub fn has_templates(manifest: &Manifest, _options: &BundleDeploymentOptions) -> bool {
+    manifest.resources.iter().any(|file| {
+        let name = file.name.as_str();
+        name.starts_with("templates/") || name.contains("/templates/") || name.ends_with("Chart.yaml")
+    })
+}
+
 /// Fleet's name for a file without one: its position in the list.
 fn name(position: usize, name: &str) -> String {
     if name.is_empty() { format!("manifests/file{position:03}.yaml") } else { name.to_owned() }

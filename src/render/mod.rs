@@ -7,6 +7,7 @@
 mod chart;
 pub mod engine;
 mod files;
+mod hooks;
 mod manifest;
 mod objects;
 mod order;
@@ -14,13 +15,16 @@ mod order;
 mod tests;
 mod text;
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
+use serde_json::{Map, Value};
 use thiserror::Error;
 
 use crate::api::{BundleDeploymentOptions, manifest::ContentError, manifest::Manifest, names};
-use engine::{Engine, EngineError};
+use engine::{Capabilities, Engine, EngineError, Lookup, ReleaseFacts};
 
+pub use files::has_templates;
+pub use hooks::{DeletePolicy, HOOK, Hook, HookEvent};
 pub use manifest::parse_manifest;
 pub use objects::{Object, force_namespace};
 pub use order::install_order;
@@ -56,6 +60,16 @@ pub struct Job<'a> {
     pub agent_namespace: &'a str,
     /// The commit the bundle was made from, or empty.
     pub commit: &'a str,
+    /// The revision that is being made. Read by templates only, see [`has_templates`].
+    pub release: &'a ReleaseFacts,
+    /// The cluster, for templates.
+    pub capabilities: &'a Arc<Capabilities>,
+    /// Answers the templates' `lookup`.
+    pub lookup: &'a Arc<dyn Lookup>,
+    /// The values of the options, the values Secret and `valuesFrom`, merged.
+    pub values: &'a Map<String, Value>,
+    /// On an upgrade the values of the revision that is replaced: an empty set of values means these.
+    pub previous_values: Option<&'a Map<String, Value>>,
 }
 
 /// A bundle, ready to be deployed.
@@ -63,6 +77,17 @@ pub struct Job<'a> {
 pub struct Rendered {
     /// In install order, no object twice.
     pub objects: Vec<Object>,
+    /// Helm's hooks, in the order of the release record (by kind, not yet by weight).
+    pub hooks: Vec<Hook>,
+    /// The objects of the chart's `crds/` directories: applied before everything else, at an install only. They carry
+    /// no marks of Fleet's and are in no manifest.
+    pub crds: Vec<Object>,
+    /// The rendered NOTES.txt, or empty.
+    pub notes: String,
+    /// The `config` of Helm's release record: the user's values.
+    pub values: Map<String, Value>,
+    /// Templates have looked at the cluster: the same input may render differently next time.
+    pub observed_cluster: bool,
     /// Helm's manifest text, in install order.
     pub manifest: String,
     /// The `chart` of Helm's release record, without the files' contents.
@@ -78,9 +103,11 @@ pub struct Rendered {
 /// Names only: objects may be Secrets.
 impl fmt::Debug for Rendered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { objects, set_id, hash, .. } = self;
+        let Self { objects, hooks, crds, set_id, hash, .. } = self;
         f.debug_struct("Rendered")
             .field("objects", objects)
+            .field("hooks", hooks)
+            .field("crds", crds)
             .field("set_id", set_id)
             .field("hash", hash)
             .finish_non_exhaustive()

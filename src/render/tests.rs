@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rendering through the real engine, against what Fleet's agent made of the same bundles.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::Arc};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use flate2::{Compression, write::GzEncoder};
-use serde_json::Value;
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
 
 use super::{
     Job, Kinds, RenderError, Rendered, Scope,
-    engine::{Engine, EngineConfig},
+    engine::{Capabilities, Engine, EngineConfig, Lookup, ReleaseFacts},
     parse_manifest, render,
 };
 use crate::api::{
@@ -21,6 +22,69 @@ const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
 
 fn engine() -> Engine {
     Engine::start(EngineConfig::default()).expect("cargo has built the engine")
+}
+
+/// A cluster without anything in it.
+struct Nothing;
+
+impl Lookup for Nothing {
+    fn lookup<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a str,
+        _: &'a str,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Value>, String>> {
+        Box::pin(async { Ok(None) })
+    }
+}
+
+/// What templates ask, for a first install.
+struct Surroundings {
+    release: ReleaseFacts,
+    capabilities: Arc<Capabilities>,
+    lookup: Arc<dyn Lookup>,
+    values: Map<String, Value>,
+}
+
+impl Surroundings {
+    fn new(name: &str, options: &BundleDeploymentOptions) -> Self {
+        Self {
+            release: ReleaseFacts {
+                name: crate::api::release_name(name, options),
+                namespace: crate::api::release_namespace(options).to_owned(),
+                revision: 1,
+                is_upgrade: false,
+            },
+            capabilities: Arc::new(Capabilities {
+                kube_version: "v1.36.3".into(),
+                api_versions: vec!["v1".into(), "apps/v1".into(), "apps/v1/Deployment".into()],
+            }),
+            lookup: Arc::new(Nothing),
+            values: options.helm.as_ref().and_then(|helm| helm.values.clone()).unwrap_or_default(),
+        }
+    }
+
+    fn job<'a>(
+        &'a self,
+        bd_name: &'a str,
+        options: &'a BundleDeploymentOptions,
+        manifest: &'a Manifest,
+    ) -> Job<'a> {
+        Job {
+            bd_name,
+            options,
+            manifest,
+            scope: "",
+            agent_namespace: "cattle-fleet-system",
+            commit: "",
+            release: &self.release,
+            capabilities: &self.capabilities,
+            lookup: &self.lookup,
+            values: &self.values,
+            previous_values: None,
+        }
+    }
 }
 
 /// A recorded case: the bundle and what Fleet's agent did with it in the last step.
@@ -51,15 +115,9 @@ impl Golden {
     }
 
     async fn render(&self, engine: &Engine) -> Result<Rendered, RenderError> {
-        let job = Job {
-            bd_name: &self.name,
-            options: &self.options,
-            manifest: &self.manifest,
-            scope: "",
-            agent_namespace: "cattle-fleet-system",
-            commit: &self.commit,
-        };
-        render(engine, job).await
+        let surroundings = Surroundings::new(&self.name, &self.options);
+        let job = surroundings.job(&self.name, &self.options, &self.manifest);
+        render(engine, Job { commit: &self.commit, ..job }).await
     }
 
     fn release(&self) -> &Value {
@@ -278,15 +336,9 @@ async fn render_with(
         encoding: String::new(),
     };
     let manifest = Manifest { resources: files.iter().map(resource).collect() };
-    let job = Job {
-        bd_name: "bundle",
-        options,
-        manifest: &manifest,
-        scope: "blue",
-        agent_namespace: "agents",
-        commit: "",
-    };
-    render(&engine(), job).await
+    let surroundings = Surroundings::new("bundle", options);
+    let job = surroundings.job("bundle", options, &manifest);
+    render(&engine(), Job { scope: "blue", agent_namespace: "agents", ..job }).await
 }
 
 fn names(rendered: &Rendered) -> Vec<&str> {
