@@ -5,7 +5,9 @@
 //! [`fence`]: a frozen replica can never overwrite newer work. Nothing here decides *whether* to deploy.
 
 pub mod apply;
+pub mod completion;
 pub mod fence;
+pub mod hooks;
 pub mod kinds;
 pub mod live;
 pub mod lookup;

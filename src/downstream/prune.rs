@@ -68,7 +68,10 @@ pub async fn has_strays(
 ) -> Result<bool, RemovalError> {
     let is_stray = |live: &LiveMeta| {
         let older = |found: Stamp| found.uid == stamp.uid && found.epoch < stamp.epoch;
-        live.stamp().is_some_and(older) && !live.is_kept() && live.deletion_timestamp.is_none()
+        live.stamp().is_some_and(older)
+            && !live.is_kept()
+            && !live.is_hook()
+            && live.deletion_timestamp.is_none()
     };
     for kind in kinds {
         let found = labelled(ctx, kind, hash).await?;
@@ -102,7 +105,8 @@ async fn sweep(
     keep: &HashSet<Identity>,
     is_stray: &(dyn Fn(&LiveMeta) -> bool + Sync),
 ) -> Result<Vec<Removed>, RemovalError> {
-    let judge: Judge<'_> = &|live: &LiveMeta| match (is_stray(live), live.is_kept()) {
+    // A hook stays until its own policy deletes it, whenever it ran.
+    let judge: Judge<'_> = &|live: &LiveMeta| match (is_stray(live) && !live.is_hook(), live.is_kept()) {
         (false, _) => Some(Fate::NotOurs),
         (true, true) => Some(Fate::Kept),
         (true, false) => None,

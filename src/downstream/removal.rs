@@ -120,7 +120,14 @@ pub(super) enum Right<'a> {
 }
 
 impl Right<'_> {
-    async fn pass(&self, stamp: Option<&Stamp>, place: &Place<'_>) -> Result<(), Fenced> {
+    pub(super) fn cancelled(&self) -> &CancellationToken {
+        match self {
+            Self::Claim(fence) => &fence.cancelled,
+            Self::Guard(cancelled) => cancelled,
+        }
+    }
+
+    pub(super) async fn pass(&self, stamp: Option<&Stamp>, place: &Place<'_>) -> Result<(), Fenced> {
         match self {
             Self::Claim(fence) => fence.before(stamp, || place.to_string()).await,
             Self::Guard(cancelled) if cancelled.is_cancelled() => Err(Fenced::Cancelled),

@@ -197,8 +197,8 @@ impl ApplyError {
     }
 }
 
-pub(in crate::downstream) use crds::establish;
 pub use crds::install as install_crds;
+pub(in crate::downstream) use crds::{establish, is_shown};
 
 /// Checks, before anything is written, that every object has a usable name and a kind that the server serves or that a
 /// CRD among the objects defines. Asks the server at most once.
