@@ -260,6 +260,7 @@ async fn a_release_lives_and_helm_reads_it_at_every_step() -> anyhow::Result<()>
     };
     let guarded = uninstall::guard(&ctx, removal).await?.context("something to remove")?;
     let removed = guarded.remove(&ctx, &second, &CancellationToken::new()).await?;
+    guarded.forget(&ctx).await?;
     assert!(removed.iter().all(|one| one.fate == Fate::Deleted && one.gone.is_some()), "{removed:?}");
     assert!(maps.get_opt("one").await?.is_none());
     let secrets: Api<Secret> = Api::namespaced(plane.admin().await?, "ns");

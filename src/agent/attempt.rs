@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One deployment: claim → load → render → gate → apply → prune → wait → observe → finish.
+//! One deployment: claim → load → render → gate → hooks → apply → prune → wait → hooks → observe → finish.
 //!
 //! The claim stands when `attempt` begins, and the loop writes the finish; in between are the steps of
 //! [`Run::deploy`], each with an error of its own. The fence decides before every write downstream whether the
 //! claim still allows it.
 
 mod error;
+mod hooks;
 mod late;
 mod load;
 mod opening;
 mod outcome;
+mod undo;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 pub use error::AttemptError;
+pub(super) use hooks::stored as stored_hooks;
 use late::Late;
 pub use outcome::Ended;
 
@@ -26,19 +32,20 @@ use super::{
     inbox::{Name, Outbox},
     plan::{self, Plan},
     proof::Proof,
-    waiting,
+    waiting::{self, Waits},
 };
 use crate::{
     api::{self, BundleDeployment, BundleDeploymentOptions, ReleaseId},
     downstream::{
         apply::{self, Known, KnownObjects, Owner},
+        completion,
         fence::Fence,
         kinds::Kind,
         live::LiveStore,
         objects::Identity,
         prune,
         release::{Gate, Operation},
-        removal::Gone,
+        removal::{Gone, Removed},
     },
     monitor::{self, Evaluation, Judge, Key},
     protocol::{Claim, Epoch, Stamp, Time},
@@ -118,6 +125,7 @@ struct Run {
     options: BundleDeploymentOptions,
     namespace: String,
     release: String,
+    waits: Waits,
     /// What is to be looked for once more.
     late: OnceLock<Late>,
 }
@@ -142,7 +150,8 @@ impl Run {
         };
         let namespace = api::release_namespace(&options).to_owned();
         let release = api::release_name(&job.name, &options);
-        Self { job, fence, options, namespace, release, late: OnceLock::new() }
+        let waits = Waits::new(&job);
+        Self { job, fence, options, namespace, release, waits, late: OnceLock::new() }
     }
 
     /// Whether the claim went to somebody else meanwhile. A replica that was frozen fails in many ways before it
@@ -158,14 +167,15 @@ impl Run {
             Ok(rendered) => rendered,
             Err(error) => return (Err(error), None),
         };
-        let gate = match self.gate(&rendered).await {
+        let mut gate = match self.gate(&rendered).await {
             Ok(gate) => gate,
             Err(error) => return (Err(error), None),
         };
-        match self.put_in_place(&rendered, &gate).await {
+        self.waits.last(self.longest_wait(gate.operation(), &rendered.hooks));
+        match self.put_in_place(&rendered, &mut gate).await {
             Ok((plan, evaluation)) => {
                 let operation = gate.operation();
-                match gate.deployed(None).await {
+                match gate.deployed(Some(&rendered.notes)).await {
                     Ok(revision) => {
                         let release = ReleaseId {
                             namespace: self.namespace.clone(),
@@ -178,14 +188,29 @@ impl Run {
                     Err(source) => (Err(AttemptError::Release(source)), None),
                 }
             }
+            Err(error) if self.undoes(&error) => self.undo(&rendered, gate, error).await,
             Err(error) => (Err(error), Some(gate)),
         }
     }
 
-    /// Everything before the first write: load, render.
+    /// Everything before the release record: load, render, and what a chart wants before anything else.
     async fn prepare(&self) -> Result<Rendered, AttemptError> {
         error::supported(&self.job.object.spec, &self.options)?;
         let inputs = self.load().await?;
+        let rendered = self.render(&inputs).await?;
+        if rendered.crds.is_empty() || !inputs.is_install() {
+            return self.checked(rendered).await;
+        }
+        let installed = apply::install_crds(&self.job.ctx.downstream, &self.fence, &rendered.crds).await;
+        if installed.map_err(AttemptError::Apply)? {
+            // Templates may ask for kinds that are served only from now on.
+            let inputs = self.load().await?;
+            return self.checked(self.render(&inputs).await?).await;
+        }
+        self.checked(rendered).await
+    }
+
+    async fn render(&self, inputs: &load::Inputs) -> Result<Rendered, AttemptError> {
         let job = inputs.job(self);
         let mut rendered = render::render(&self.job.ctx.engine, job).await.map_err(AttemptError::Render)?;
         let kinds = &self.job.ctx.downstream.kinds;
@@ -194,17 +219,40 @@ impl Run {
             kinds.prepare(wanted).await.map_err(AttemptError::Kinds)?;
             rendered.force_namespace(&self.options.target_namespace, kinds).map_err(AttemptError::Render)?;
         }
-        // A bundle that cannot be applied as a whole makes no revision.
+        Ok(rendered)
+    }
+
+    /// A bundle that cannot be applied as a whole makes no revision.
+    async fn checked(&self, rendered: Rendered) -> Result<Rendered, AttemptError> {
         apply::check(&self.job.ctx.downstream, &rendered.objects).await.map_err(AttemptError::Apply)?;
         Ok(rendered)
     }
 
-    /// Apply, prune, wait, observe: everything under the open gate.
+    /// Hooks, objects, hooks: everything under the open gate.
     async fn put_in_place(
         &self,
         rendered: &Rendered,
-        gate: &Gate,
+        gate: &mut Gate,
     ) -> Result<(Plan, Evaluation), AttemptError> {
+        // What stood already as it is wanted was neither installed nor upgraded.
+        let moments = gate.operation().map(hooks::moments);
+        if let Some([before, _]) = moments {
+            self.run_hooks(gate, &rendered.hash, &rendered.hooks, before).await?;
+        }
+        let (plan, evaluation) = self.place(rendered, gate).await?;
+        let ran = match moments {
+            Some([_, after]) => self.run_hooks(gate, &rendered.hash, &rendered.hooks, after).await?,
+            None => 0,
+        };
+        if ran == 0 {
+            return Ok((plan, evaluation));
+        }
+        let evaluation = plan::evaluate(&self.job.ctx, &self.job.name, &self.job.object, &plan).await;
+        Ok((plan, evaluation.map_err(AttemptError::Observe)?))
+    }
+
+    /// Apply, prune, wait, observe.
+    async fn place(&self, rendered: &Rendered, gate: &Gate) -> Result<(Plan, Evaluation), AttemptError> {
         let ctx = &self.job.ctx;
         let before = self.objects_before(gate).await?;
         self.apply(rendered, &before, gate).await?;
@@ -213,14 +261,32 @@ impl Run {
             plan::keys(ctx, &rendered.objects, &self.namespace).await.map_err(AttemptError::Observe)?;
         let previous = plan::keys(ctx, &before, &self.namespace).await.unwrap_or_default();
         let plan = Plan { release: ReleaseId::default(), desired, previous };
-        let wait = self.options.helm.as_ref().map_or(0, |helm| helm.timeout_seconds);
-        let evaluation = match u64::try_from(wait) {
-            Ok(seconds @ 1..) => waiting::until_ready(&self.job, &self.fence, &plan, seconds).await?,
-            Ok(0) | Err(_) => plan::evaluate(ctx, &self.job.name, &self.job.object, &plan)
+        let evaluation = match self.wait_seconds() {
+            seconds @ 1.. => {
+                let began = ctx.clock.now();
+                self.jobs(rendered, seconds).await?;
+                let left = seconds.saturating_sub((ctx.clock.now() - began).as_secs()).max(1);
+                waiting::until_ready(&self.job, &self.fence, &self.waits, &plan, left).await?
+            }
+            0 => plan::evaluate(ctx, &self.job.name, &self.job.object, &plan)
                 .await
                 .map_err(AttemptError::Observe)?,
         };
         Ok((plan, evaluation))
+    }
+
+    /// Waits for the bundle's Jobs, if it asks for that.
+    async fn jobs(&self, rendered: &Rendered, seconds: u64) -> Result<(), AttemptError> {
+        let wanted = self.options.helm.as_ref().is_some_and(|helm| helm.wait_for_jobs);
+        if !wanted || !rendered.objects.iter().any(completion::is_job) {
+            return Ok(());
+        }
+        self.waits.begin().await;
+        let (timeout, cancelled) = (Duration::from_secs(seconds), &self.fence.cancelled);
+        let ctx = &self.job.ctx.downstream;
+        completion::jobs_done(ctx, &self.namespace, &rendered.objects, timeout, cancelled)
+            .await
+            .map_err(AttemptError::Jobs)
     }
 
     async fn apply(
@@ -277,15 +343,19 @@ impl Run {
             let (hash, stamp) = (rendered.hash.clone(), self.fence.stamp.clone());
             let _ = self.late.set(Late { kinds, hash, keep, stamp });
         }
-        // What is gone for good must not show as extra until its event comes.
+        self.forget(removed);
+        Ok(())
+    }
+
+    /// What is gone for good must not show as extra until its event comes.
+    fn forget(&self, removed: Vec<Removed>) {
         for removed in removed {
             if let Some(Gone { api_version, uid }) = removed.gone {
                 let object = removed.object;
-                ctx.live
-                    .removed(&Key::new(&api_version, &object.kind, &object.namespace, &object.name), &uid);
+                let key = Key::new(&api_version, &object.kind, &object.namespace, &object.name);
+                self.job.ctx.live.removed(&key, &uid);
             }
         }
-        Ok(())
     }
 
     /// The objects of the last deployed revision and of every later attempt.

@@ -3,11 +3,12 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
-    attempt::kinds_of,
+    attempt::{kinds_of, stored_hooks},
     context::Context,
     mass::{self, HoldError},
     notes, surroundings,
@@ -15,14 +16,15 @@ use super::{
 use crate::{
     api::{self, BundleDeployment, ReleaseId},
     downstream::{
+        hooks::{Diary, HookError, Runner},
         kinds::Kind,
         prune,
-        release::{Guard, ReleaseError},
+        release::{Guard, Phase, ReleaseError},
         removal::RemovalError,
         uninstall::{self, UninstallError},
     },
     protocol::{Epoch, Gate, Nonce, Removal, SessionId, Uid},
-    render::{self, RenderError},
+    render::{self, HookEvent, RenderError},
     telemetry::events::{EventType, reason},
     upstream::{self, UpstreamError},
 };
@@ -44,6 +46,12 @@ pub(super) enum RemoveError {
     Uninstall(UninstallError),
     #[error("cannot read what the release holds")]
     Manifest(#[source] RenderError),
+    #[error("{event} hooks failed")]
+    Hook {
+        event: &'static str,
+        #[source]
+        source: HookError,
+    },
     #[error("cannot look for what landed late")]
     Strays(#[source] RemovalError),
 }
@@ -221,14 +229,38 @@ pub(super) async fn carry_out(
     let keeps = guarded.keeps_objects();
     let uids = guarded.uids().clone();
     let never = CancellationToken::new();
+    let hooks = if keeps {
+        Vec::new()
+    } else {
+        stored_hooks(ctx, guarded.hooks()).await.map_err(RemoveError::Manifest)?
+    };
+    let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
+    let runner = Runner::removing(&ctx.downstream, &never, (order.namespace, &hash), guarded.stamp());
+    let run = async |event: HookEvent| {
+        let ran = runner.run(&hooks, event, &mut Unwritten).await;
+        ran.map_err(|source| RemoveError::Hook { event: event.as_str(), source })
+    };
+    run(HookEvent::PreDelete).await?;
     guarded.remove(&ctx.downstream, &objects, &never).await.map_err(RemoveError::Uninstall)?;
+    run(HookEvent::PostDelete).await?;
+    guarded.forget(&ctx.downstream).await.map_err(RemoveError::Uninstall)?;
     // Of one that moved, the same label and uid are on what it has now.
     if !keeps && order.why != Why::Moved && !uid.0.is_empty() {
-        let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
         sweep(ctx, &kinds, &hash, &uids, &never).await?;
         sweep_later(ctx.clone(), name.to_owned(), kinds, hash, uids);
     }
     Ok(true)
+}
+
+/// A release that goes needs no record of its last hooks.
+struct Unwritten;
+
+impl Diary for Unwritten {
+    fn note(&mut self, _: usize, _: Phase) {}
+
+    fn waits(&mut self) -> BoxFuture<'_, Result<(), ReleaseError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// Whether the guard found is a dead session's, or an earlier try of this very session.

@@ -16,8 +16,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::{Downstream, kinds::Kind, objects::Place};
-use crate::telemetry::chain;
+use super::{
+    Downstream,
+    kinds::Kind,
+    objects::{Place, group_of, namespace_of},
+};
+use crate::{render::Object, telemetry::chain};
 
 /// A watch that broke is begun anew after this long.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -98,6 +102,32 @@ pub fn progress(kind: &Kind, object: &Value) -> Progress {
     }
 }
 
+/// Waits until every Job among these objects has ended well, for `timeout` at most.
+///
+/// # Errors
+/// The first, in the objects' order, that ended badly, vanished, or did not end in time.
+pub async fn jobs_done(
+    ctx: &Downstream,
+    release_namespace: &str,
+    objects: &[Object],
+    timeout: Duration,
+    cancelled: &CancellationToken,
+) -> Result<(), WaitError> {
+    let deadline = Instant::now() + timeout;
+    for object in objects.iter().filter(|object| is_job(object)) {
+        let Some(kind) = ctx.kinds.known(&object.api_version, &object.kind) else { continue };
+        let namespace = namespace_of(&kind, &object.namespace, release_namespace);
+        let place = Place { kind: &kind, namespace, name: &object.name };
+        completed(ctx, &place, None, deadline, cancelled).await?;
+    }
+    Ok(())
+}
+
+/// Whether a rendered object is a Job.
+pub fn is_job(object: &Object) -> bool {
+    object.kind == "Job" && group_of(&object.api_version) == "batch"
+}
+
 /// Waits until the object has ended well; `uid` tells it from one that took its place.
 ///
 /// # Errors
@@ -105,14 +135,15 @@ pub fn progress(kind: &Kind, object: &Value) -> Progress {
 pub(super) async fn completed(
     ctx: &Downstream,
     place: &Place<'_>,
-    uid: &str,
+    uid: Option<&str>,
     deadline: Instant,
     cancelled: &CancellationToken,
 ) -> Result<(), WaitError> {
     let last = Mutex::new(Progress::Running("not seen yet".into()));
     let note = |seen: Progress| *last.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     let ended = |object: Option<&DynamicObject>| {
-        let seen = match object.filter(|object| object.metadata.uid.as_deref() == Some(uid)) {
+        let is_it = |object: &&DynamicObject| uid.is_none() || object.metadata.uid.as_deref() == uid;
+        let seen = match object.filter(is_it) {
             None => Progress::Failed(String::new()),
             Some(object) => {
                 let mut value = object.data.clone();

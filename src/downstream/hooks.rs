@@ -246,7 +246,7 @@ impl<'a> Runner<'a> {
             return Ok(());
         }
         diary.waits().await.map_err(HookError::Record)?;
-        let uid = live["metadata"]["uid"].as_str().unwrap_or_default();
+        let uid = live["metadata"]["uid"].as_str();
         completion::completed(self.ctx, &place, uid, deadline, self.right.cancelled())
             .await
             .map_err(HookError::Wait)

@@ -6,13 +6,15 @@ use crate::{
     api::{BundleDeploymentOptions, BundleDeploymentSpec, manifest::ContentError},
     downstream::{
         apply::ApplyError,
+        completion::WaitError,
         fence::Fenced,
+        hooks::HookError,
         kinds::KindError,
         release::{CodecError, ReleaseError},
         removal::RemovalError,
     },
     protocol::Epoch,
-    render::RenderError,
+    render::{HookEvent, RenderError},
     upstream::{self, UpstreamError},
 };
 
@@ -62,6 +64,47 @@ pub enum AttemptError {
         /// What it says.
         message: String,
     },
+    /// A Job of the bundle failed, or did not end in time.
+    #[error(transparent)]
+    Jobs(WaitError),
+    /// A hook did not run to its end. Helm's words.
+    #[error("{}", during(*.event))]
+    Hook {
+        /// The moment.
+        event: HookEvent,
+        /// Why.
+        #[source]
+        source: HookError,
+    },
+    /// It failed and was undone, as `helm.atomic` asks. Helm's words.
+    #[error("release {release} failed, and has been {what} due to rollback-on-failure being set")]
+    Undone {
+        /// The release.
+        release: String,
+        /// `uninstalled` or `rolled back`.
+        what: &'static str,
+        /// What failed.
+        #[source]
+        source: Box<AttemptError>,
+    },
+    /// It failed and could not be undone. Helm's words.
+    #[error("an error occurred while {what} the release. original {which} error: {original}")]
+    NotUndone {
+        /// `uninstalling` or `rolling back`.
+        what: &'static str,
+        /// `install` or `upgrade`.
+        which: &'static str,
+        /// What failed first, as text.
+        original: String,
+        /// Why it could not be undone.
+        #[source]
+        source: Box<AttemptError>,
+    },
+    /// It failed, and there is nothing to go back to. Helm's words.
+    #[error(
+        "unable to find a previously successful release when attempting to rollback. original upgrade error"
+    )]
+    NoWayBack(#[source] Box<AttemptError>),
     /// Stopped while it waited.
     #[error("the deployment was called off")]
     Fenced(#[source] Fenced),
@@ -121,7 +164,11 @@ impl AttemptError {
             };
         }
         let permanent = match self {
-            Self::Unsupported(_) | Self::NotReady { .. } => true,
+            // What was undone is not tried again: its objects would come and go without end.
+            Self::Unsupported(_) | Self::NotReady { .. } | Self::Jobs(_) | Self::Undone { .. } => true,
+            Self::NoWayBack(error) => return error.class(),
+            Self::NotUndone { .. } => false,
+            Self::Hook { source, .. } => source.is_permanent(),
             // A content is named after its hash: a repaired one has another name, but one damaged in storage may
             // be put right in place.
             Self::Content { .. } | Self::Load(_) | Self::Kinds(_) | Self::Observe(_) | Self::Prune(_) => {
@@ -142,6 +189,9 @@ impl AttemptError {
             Self::Apply(error) => error.fenced(),
             Self::Prune(error) => error.fenced(),
             Self::Fenced(fenced) => Some(fenced),
+            Self::Hook { source, .. } => source.fenced(),
+            Self::Jobs(WaitError::Cancelled) => Some(&Fenced::Cancelled),
+            Self::NotUndone { source, .. } | Self::NoWayBack(source) => source.fenced(),
             _ => None,
         }
     }
@@ -159,6 +209,14 @@ impl AttemptError {
     /// Whether Fleet's agent would count this text as deployed but not installed.
     pub fn is_fleet_non_retryable(text: &str) -> bool {
         FLEET_NON_RETRYABLE.iter().any(|known| text.contains(known))
+    }
+}
+
+/// Helm's word for a failed hook.
+fn during(event: HookEvent) -> String {
+    match event {
+        HookEvent::PreInstall | HookEvent::PostInstall => format!("failed {}", event.as_str()),
+        _ => format!("{} hooks failed", event.as_str()),
     }
 }
 
@@ -180,8 +238,6 @@ pub fn supported(spec: &BundleDeploymentSpec, options: &BundleDeploymentOptions)
             helm.is_some_and(|helm| !helm.chart.is_empty() || !helm.repo.is_empty()),
             "a Helm chart (helm.chart)",
         ),
-        (helm.is_some_and(|helm| helm.atomic), "helm.atomic"),
-        (helm.is_some_and(|helm| helm.force), "helm.force"),
     ];
     match refused.into_iter().find(|(present, _)| *present) {
         Some((_, what)) => Err(AttemptError::Unsupported(what)),
@@ -200,7 +256,6 @@ mod tests {
         for (options, word) in [
             (json!({"serviceAccount": "x"}), "serviceAccount"),
             (json!({"helm": {"chart": "c"}}), "helm.chart"),
-            (json!({"helm": {"atomic": true}}), "helm.atomic"),
             (json!({"namespaceLabels": {}}), "namespaceLabels"),
         ] {
             let options: BundleDeploymentOptions = serde_json::from_value(options).unwrap();
@@ -208,7 +263,7 @@ mod tests {
             assert!(error.to_string().contains(word), "{error}");
             assert_eq!(error.class(), Class::Permanent);
         }
-        let plain = json!({"helm": {"timeoutSeconds": 5, "takeOwnership": true}, "keepResources": true});
+        let plain = json!({"helm": {"timeoutSeconds": 5, "takeOwnership": true, "atomic": true, "force": true}, "keepResources": true});
         let options: BundleDeploymentOptions = serde_json::from_value(plain).unwrap();
         assert!(supported(&BundleDeploymentSpec::default(), &options).is_ok());
     }

@@ -85,6 +85,16 @@ impl Gate {
         Err(error)
     }
 
+    /// Closes the gate without a trace: everything that any revision lists was removed. The open one goes last, so that
+    /// what is cut short is found again.
+    pub async fn forgotten(self) -> Result<(), ReleaseError> {
+        for record in self.history.iter().chain([&self.record]) {
+            self.fence.compared().await.map_err(ReleaseError::Fenced)?;
+            self.store.delete(record).await?;
+        }
+        Ok(())
+    }
+
     /// Closes the gate: the attempt failed, for this reason.
     ///
     /// No proof of the claim is asked for: the record is ours, and its resourceVersion says whether a newer claim has

@@ -13,6 +13,11 @@ impl Gate {
         self.history.iter().rfind(counts).and_then(|record| record.release.as_ref().ok())
     }
 
+    /// The objects of the open revision, as its record has them.
+    pub fn manifest(&self) -> &str {
+        self.record.release.as_ref().map(|release| release.manifest.as_str()).unwrap_or_default()
+    }
+
     /// Fails the open revision for `reason` and opens the next one with what `rollback_target` has. What the failed
     /// one lists is among the records of [`before`](Self::before) of the new gate, so that it is pruned.
     ///

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Gate, Release, ReleaseError, Store};
+use super::{Gate, Release, ReleaseError};
 
 /// How a hook's run stands, in Helm's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +53,6 @@ impl Release {
 }
 
 impl Gate {
-    /// The store, for who dates what happens under this gate.
-    pub fn store(&self) -> &Store {
-        &self.store
-    }
-
     /// The hooks of the open revision, as its record has them.
     pub fn hooks(&self) -> &[Value] {
         self.record.release.as_ref().map(Release::hooks).unwrap_or_default()
