@@ -87,6 +87,7 @@ async fn requests_in_flight_survive_the_engines_death() {
     for (i, answer) in futures::future::join_all(asked).await.into_iter().enumerate() {
         assert_eq!(answer.expect("no panic").expect("tried again")[0].value, json!({ "i": i }));
     }
+    up(&engine).await;
     assert_eq!(engine.restarts(), 1);
 }
 
@@ -97,6 +98,7 @@ async fn a_hung_engine_is_replaced_and_its_request_answered() {
     up(&engine).await;
     signal(&engine, libc::SIGSTOP);
     assert_eq!(engine.yaml(one("a: 1")).await.expect("a new engine")[0].value, json!({"a": 1}));
+    up(&engine).await;
     assert_eq!(engine.restarts(), 1);
 }
 
@@ -160,7 +162,7 @@ async fn an_engine_of_another_protocol_is_not_used() {
     let starting = engine.healthy();
     assert_eq!(
         engine.health_changed(&starting).await,
-        Err("the agent speaks protocol 1, the engine 9".to_owned())
+        Err("the agent speaks protocol 2, the engine 9".to_owned())
     );
     let error = engine.yaml(one("a: 1")).await.expect_err("never up");
     assert!(!error.is_permanent(), "the bundle is not to blame");
@@ -179,7 +181,7 @@ async fn an_engine_that_ends_at_once_is_reported() {
 #[tokio::test]
 async fn a_request_never_answered_fails_and_may_be_tried_again() {
     let directory = tempfile::tempdir().expect("a directory");
-    let config = script(directory.path(), &format!("{}; exec sleep 600", handshake(1)));
+    let config = script(directory.path(), &format!("{}; exec sleep 600", handshake(2)));
     let engine = Engine::start(EngineConfig { deadline: SHORT, ..config }).expect("it exists");
     let error = engine.yaml(one("a: 1")).await.expect_err("no answer");
     assert!(matches!(error, EngineError::Overran { .. }) && !error.is_permanent(), "{error}");
@@ -188,7 +190,7 @@ async fn a_request_never_answered_fails_and_may_be_tried_again() {
 #[tokio::test]
 async fn an_engine_killed_from_outside_proves_nothing_against_a_document() {
     let directory = tempfile::tempdir().expect("a directory");
-    let config = script(directory.path(), &format!("{}; head -c 1 >/dev/null; kill -9 $$", handshake(1)));
+    let config = script(directory.path(), &format!("{}; head -c 1 >/dev/null; kill -9 $$", handshake(2)));
     let engine = Engine::start(config).expect("it exists");
     let error = engine.yaml(one("a: 1")).await.expect_err("killed twice");
     assert!(matches!(error, EngineError::Crashed { by_itself: false, .. }), "{error}");
@@ -199,7 +201,7 @@ async fn an_engine_killed_from_outside_proves_nothing_against_a_document() {
 async fn an_engine_that_speaks_no_frames_is_replaced() {
     let directory = tempfile::tempdir().expect("a directory");
     let config =
-        script(directory.path(), &format!("{}; echo hello world; exec cat >/dev/null", handshake(1)));
+        script(directory.path(), &format!("{}; echo hello world; exec cat >/dev/null", handshake(2)));
     let engine = Engine::start(config).expect("it exists");
     up(&engine).await;
     let reason = engine.health_changed(&Ok(())).await.expect_err("no frames");

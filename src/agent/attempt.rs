@@ -215,7 +215,9 @@ impl Run {
         let mut rendered = render::render(&self.job.ctx.engine, job).await.map_err(AttemptError::Render)?;
         let kinds = &self.job.ctx.downstream.kinds;
         if !self.options.target_namespace.is_empty() {
-            let wanted = rendered.objects.iter().map(|object| (&*object.api_version, &*object.kind));
+            let hooks = rendered.hooks.iter().map(|hook| &hook.object);
+            let all = rendered.objects.iter().chain(hooks);
+            let wanted = all.map(|object| (&*object.api_version, &*object.kind));
             kinds.prepare(wanted).await.map_err(AttemptError::Kinds)?;
             rendered.force_namespace(&self.options.target_namespace, kinds).map_err(AttemptError::Render)?;
         }

@@ -164,3 +164,39 @@ impl Hook {
         record.into()
     }
 }
+/// What Helm makes of an object.
+pub(super) enum Role {
+    /// Kept in the release.
+    Kept(Object),
+    /// A hook, still without its text.
+    Hook(Hook),
+    /// Left out: one of its events is none.
+    Unknown,
+}
+
+/// Tells a hook from an object that is kept. Helm's rules: one unknown event and the document is left out, a weight
+/// that is no number counts as 0.
+pub(super) fn role(object: Object, path: &str) -> Role {
+    let annotation = |name: &str| object.value["metadata"]["annotations"][name].as_str();
+    let Some(events) = annotation(HOOK) else { return Role::Kept(object) };
+    let Some(events) = words(events).map(|word| HookEvent::parse(&word)).collect() else {
+        return Role::Unknown;
+    };
+    let weight = annotation(WEIGHT).and_then(|weight| weight.parse().ok()).unwrap_or(0);
+    let delete_policies =
+        annotation(DELETE_POLICY).map(|text| words(text).map(DeletePolicy::parse).collect());
+    let output_log_policies = annotation(OUTPUT_LOG_POLICY).map(|text| words(text).collect());
+    Role::Hook(Hook {
+        path: path.to_owned(),
+        events,
+        weight,
+        delete_policies: delete_policies.unwrap_or_default(),
+        output_log_policies: output_log_policies.unwrap_or_default(),
+        manifest: String::new(),
+        object,
+    })
+}
+
+fn words(text: &str) -> impl Iterator<Item = String> {
+    text.split(',').map(|word| word.trim().to_lowercase())
+}

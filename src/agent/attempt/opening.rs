@@ -63,7 +63,7 @@ impl Run {
             bundle: &self.job.name,
             chart: rendered.chart.clone(),
             manifest: rendered.manifest.clone(),
-            values: helm.and_then(|helm| helm.values.clone()).map(Value::Object),
+            values: Some(rendered.values.clone()).filter(|values| !values.is_empty()).map(Value::Object),
             hooks: (!rendered.hooks.is_empty())
                 .then(|| rendered.hooks.iter().map(Hook::record_json).collect()),
             replaces: helm.is_some_and(|helm| helm.force),
