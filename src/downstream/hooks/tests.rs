@@ -70,7 +70,7 @@ async fn ran(
         server
     };
     let (result, mut server) = tokio::join!(runner.run(hooks, HookEvent::PreInstall, &mut notes), play);
-    drop((runner, ctx));
+    drop(ctx);
     if let Some(extra) = server.try_next().await {
         panic!("an extra request: {}", extra.line());
     }
