@@ -19,7 +19,7 @@ use std::{
 };
 
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 pub use error::AttemptError;
 pub(super) use hooks::stored as stored_hooks;
@@ -258,7 +258,7 @@ impl Run {
         let ctx = &self.job.ctx;
         let before = self.objects_before(gate).await?;
         self.apply(rendered, &before, gate).await?;
-        self.prune(rendered, &before).await?;
+        self.prune(rendered, &before, gate).await?;
         let desired =
             plan::keys(ctx, &rendered.objects, &self.namespace).await.map_err(AttemptError::Observe)?;
         let previous = plan::keys(ctx, &before, &self.namespace).await.unwrap_or_default();
@@ -328,9 +328,15 @@ impl Run {
     }
 
     /// Removes what the bundle no longer has, and after a takeover what its late holder may have left.
-    async fn prune(&self, rendered: &Rendered, before: &[render::Object]) -> Result<(), AttemptError> {
+    async fn prune(
+        &self,
+        rendered: &Rendered,
+        before: &[render::Object],
+        gate: &Gate,
+    ) -> Result<(), AttemptError> {
         let ctx = &self.job.ctx;
-        if before.is_empty() && !self.job.taken_over {
+        let blind = gate.is_blind() || self.lost_its_records(gate);
+        if before.is_empty() && !self.job.taken_over && !blind {
             return Ok(());
         }
         let keep = Identity::of_all(&rendered.objects, &ctx.downstream.kinds, &self.namespace);
@@ -343,10 +349,24 @@ impl Run {
             let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep);
             removed.extend(strays.await.map_err(AttemptError::Prune)?);
             let (hash, stamp) = (rendered.hash.clone(), self.fence.stamp.clone());
-            let _ = self.late.set(Late { kinds, hash, keep, stamp });
+            let _ = self.late.set(Late { kinds, hash, keep: keep.clone(), stamp });
+        }
+        if blind {
+            warn!("a release record is lost: what it had is looked for by its labels");
+            let unlisted = prune::unlisted(&ctx.downstream, &self.fence, release, &rendered.hash, &keep);
+            removed.extend(unlisted.await.map_err(AttemptError::Prune)?);
         }
         self.forget(removed);
         Ok(())
+    }
+
+    /// Whether the status names this very release and there is no record of it: somebody deleted it.
+    fn lost_its_records(&self, gate: &Gate) -> bool {
+        let known =
+            self.job.object.status.as_ref().and_then(|status| status.release.parse::<ReleaseId>().ok());
+        gate.operation().is_some()
+            && gate.before().is_empty()
+            && known.is_some_and(|known| known.namespace == self.namespace && known.name == self.release)
     }
 
     /// What is gone for good must not show as extra until its event comes.

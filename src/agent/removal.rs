@@ -78,11 +78,13 @@ pub(super) async fn remove(
             Removal::Guarded(guard.session)
         }
         Err(error) => {
-            warn!(
-                unit = name,
-                cause = upstream::chain(&error),
-                "the release is not removed yet; it is tried again"
-            );
+            let cause = upstream::chain(&error);
+            warn!(unit = name, cause, "the release is not removed yet; it is tried again");
+            // Nobody is left whose status could say it.
+            if let RemoveError::Hook { .. } = error {
+                let note = format!("bundle {name} is not removed yet (will be tried again): {cause}");
+                notes::publish(ctx, None, EventType::Warning, reason::REMOVAL_HELD, note);
+            }
             Removal::Failed
         }
     }
@@ -296,7 +298,24 @@ fn sweep_later(ctx: Arc<Context>, name: String, kinds: Vec<Arc<Kind>>, hash: Str
         if let Err(error) = sweep(&ctx, &kinds, &hash, &uids, &CancellationToken::new()).await {
             warn!(unit = name, cause = upstream::chain(&error), "cannot look for objects that landed late");
         }
+        tell_held(&ctx, &name, &kinds, &hash, &uids).await;
     });
+}
+
+/// What is deleted and does not go, is nobody's by now: only a person can see to it.
+async fn tell_held(ctx: &Context, name: &str, kinds: &[Arc<Kind>], hash: &str, uids: &BTreeSet<Uid>) {
+    match prune::held(&ctx.downstream, kinds, hash, uids).await {
+        Ok(held) => {
+            for object in held {
+                warn!(unit = name, object, "an object of the removed bundle does not go");
+                let note = format!("bundle {name} is removed, but not all of it goes: {object}");
+                notes::publish(ctx, None, EventType::Warning, reason::REMOVAL_HELD, note);
+            }
+        }
+        Err(error) => {
+            warn!(unit = name, cause = upstream::chain(&error), "cannot look whether everything is gone");
+        }
+    }
 }
 
 #[cfg(test)]

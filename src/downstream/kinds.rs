@@ -231,6 +231,11 @@ impl KindCache {
         Ok(capabilities)
     }
 
+    /// What was known of the capabilities is out of date: a kind was just added.
+    pub async fn forget_capabilities(&self) {
+        *self.inner.capabilities.lock().await = None;
+    }
+
     async fn discover(&self) -> Result<Table, RequestError> {
         let client = self.inner.server.client();
         let both = async {

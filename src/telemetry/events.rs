@@ -36,11 +36,13 @@ pub mod reason {
     pub const UPSTREAM_RESTORED: &str = "UpstreamRestored";
     /// A unit's objects were removed.
     pub const UNINSTALLED: &str = "Uninstalled";
+    /// A removal does not come to its end: a finalizer or a delete hook is in the way.
+    pub const REMOVAL_HELD: &str = "RemovalHeld";
     /// Something is too large to be stored.
     pub const SIZE_EXCEEDED: &str = "SizeExceeded";
 
     /// All of them.
-    pub const ALL: [&str; 11] = [
+    pub const ALL: [&str; 12] = [
         FIRST_DEPLOYED,
         DEPLOY_FAILED,
         RECOVERED,
@@ -51,6 +53,7 @@ pub mod reason {
         ABSENCE_HELD,
         UPSTREAM_RESTORED,
         UNINSTALLED,
+        REMOVAL_HELD,
         SIZE_EXCEEDED,
     ];
 }

@@ -85,6 +85,7 @@ pub async fn install(ctx: &Downstream, fence: &Fence, crds: &[Object]) -> Result
     let shown = || created.iter().all(|(crd, _)| !defining(crd) || is_shown(ctx, &crd.value["spec"]));
     if !written.is_empty() {
         establish(ctx, &fence.cancelled, &written, &shown).await?;
+        ctx.kinds.forget_capabilities().await;
     }
     Ok(!created.is_empty())
 }

@@ -153,10 +153,12 @@ pub enum ApplyError {
         object: String,
     },
     /// The object is being deleted and will be gone.
-    #[error("{object} is being deleted")]
+    #[error("{object} is being deleted: {held}")]
     Terminating {
         /// The object.
         object: String,
+        /// What holds it.
+        held: String,
     },
     /// The API server does not serve a CRD (yet).
     #[error("CustomResourceDefinition {name} was not established in time")]

@@ -15,6 +15,7 @@ use crate::{
     api::keys,
     downstream::{
         Downstream,
+        completion::held_by,
         fence::Fence,
         kinds::Kind,
         objects::{Identity, Place, group_of, namespace_of},
@@ -84,7 +85,10 @@ impl Job<'_> {
             match self.write(object, &place, seen.as_ref()).await {
                 Ok(live) => {
                     if !live["metadata"]["deletionTimestamp"].is_null() {
-                        return Err(ApplyError::Terminating { object: place.to_string() });
+                        let finalizers = live["metadata"]["finalizers"].as_array();
+                        let finalizers = finalizers.into_iter().flatten().filter_map(Value::as_str);
+                        let held = held_by(&finalizers.map(str::to_owned).collect::<Vec<_>>());
+                        return Err(ApplyError::Terminating { object: place.to_string(), held });
                     }
                     let (kind, namespace) = (kind.clone(), namespace.to_owned());
                     return Ok(Applied { index, kind, namespace, created: seen.is_none(), live });

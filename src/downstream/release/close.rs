@@ -40,7 +40,8 @@ impl Gate {
         // Prune has run over all of these: nothing in them is unaccounted for any more.
         let surplus = (self.history.len() + 1).saturating_sub(self.max_history).min(self.history.len());
         for (index, old) in self.history.iter_mut().enumerate() {
-            let tidied = if index < surplus {
+            // What cannot be read is of no use to anybody, and Helm stumbles over it.
+            let tidied = if index < surplus || old.release.is_err() {
                 self.store.delete(old).await
             } else if old.status == Status::Deployed
                 && let Ok(release) = &mut old.release

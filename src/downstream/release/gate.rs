@@ -72,15 +72,12 @@ impl Gate {
                     bundle: bundle.to_owned(),
                 });
             }
-            Owner::Unreadable if !history.is_empty() => {
+            // Whose it is, only our own stamp can tell: nobody else writes our uid.
+            Owner::Unreadable if !history.is_empty() && !is_stamped(&history, fence) => {
                 let record = history.last().map(|record| record.name().to_owned()).unwrap_or_default();
                 return Err(ReleaseError::Unreadable { record });
             }
             Owner::Bundle(_) | Owner::Nobody | Owner::Unreadable => {}
-        }
-        // Objects that no readable record lists could never be pruned.
-        if let Some(lost) = unaccounted(&history).iter().find(|record| record.release.is_err()) {
-            return Err(ReleaseError::Unreadable { record: lost.name().to_owned() });
         }
         if let Some(removal) = history.last().filter(|record| record.status == Status::Uninstalling)
             && !input.over_removal
@@ -95,7 +92,7 @@ impl Gate {
 
         let operation = operation(&history);
         let revision = history.last().map_or(0, |record| record.revision) + 1;
-        let previous = unaccounted(&history).first().and_then(|record| record.release.as_ref().ok());
+        let previous = unaccounted(&history).iter().find_map(|record| record.release.as_ref().ok());
         let now = store.now();
         let (status, description, first_deployed) = match operation {
             Operation::Install => (Status::PendingInstall, "Initial install underway", now.clone()),
@@ -178,10 +175,20 @@ impl Gate {
         self.operation
     }
 
+    /// Whether a record whose objects may be live cannot be read: then only their labels tell which they are.
+    pub fn is_blind(&self) -> bool {
+        self.before().iter().any(|record| record.release.is_err())
+    }
+
     /// The records whose objects may be live: what prune compares with the new manifest.
     pub fn before(&self) -> &[Record] {
         unaccounted(&self.history)
     }
+}
+
+/// Whether any record carries our uid.
+fn is_stamped(history: &[Record], fence: &Fence) -> bool {
+    history.iter().filter_map(Record::stamp).any(|stamp| stamp.uid == fence.stamp.uid)
 }
 
 /// Whether any record carries our uid; refuses when one was written under a newer claim (S1).
@@ -219,6 +226,10 @@ async fn fail_leftovers(
             }
             let proof = fence.before(stamp.as_ref(), || record.name().to_owned()).await;
             proof.map_err(ReleaseError::Fenced)?;
+            // One that cannot be read cannot be written either; it goes when all is accounted for.
+            if record.release.is_err() {
+                break;
+            }
             if let Ok(release) = &mut record.release {
                 release.info.status = Status::Failed;
                 release.info.description = match &stamp {

@@ -65,7 +65,9 @@ pub enum ReleaseError {
         record: String,
     },
     /// A record that is needed cannot be decoded.
-    #[error("release record {record} cannot be read")]
+    #[error(
+        "release record {record} cannot be read, nor can any other tell whose release it is; delete it to deploy anew"
+    )]
     Unreadable {
         /// The record.
         record: String,
