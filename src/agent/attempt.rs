@@ -11,20 +11,19 @@ mod late;
 mod load;
 mod opening;
 mod outcome;
+mod place;
 mod undo;
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::sync::{Arc, OnceLock};
 
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 pub use error::AttemptError;
 pub(super) use hooks::stored as stored_hooks;
 use late::Late;
 pub use outcome::Ended;
+pub(super) use place::kinds_of;
 
 use super::{
     context::Context,
@@ -37,17 +36,11 @@ use super::{
 use crate::{
     api::{self, BundleDeployment, BundleDeploymentOptions, ReleaseId},
     downstream::{
-        apply::{self, Known, KnownObjects, Owner},
-        completion,
+        apply,
         fence::Fence,
-        kinds::Kind,
-        live::LiveStore,
-        objects::Identity,
-        prune,
         release::{Gate, Operation},
-        removal::{Gone, Removed},
     },
-    monitor::{self, Evaluation, Judge, Key},
+    monitor::Evaluation,
     protocol::{Claim, Epoch, Stamp, Time},
     render::{self, Rendered},
 };
@@ -275,150 +268,5 @@ impl Run {
                 .map_err(AttemptError::Observe)?,
         };
         Ok((plan, evaluation))
-    }
-
-    /// Waits for the bundle's Jobs, if it asks for that.
-    async fn jobs(&self, rendered: &Rendered, seconds: u64) -> Result<(), AttemptError> {
-        let wanted = self.options.helm.as_ref().is_some_and(|helm| helm.wait_for_jobs);
-        if !wanted || !rendered.objects.iter().any(completion::is_job) {
-            return Ok(());
-        }
-        self.waits.begin().await;
-        let (timeout, cancelled) = (Duration::from_secs(seconds), &self.fence.cancelled);
-        let ctx = &self.job.ctx.downstream;
-        completion::jobs_done(ctx, &self.namespace, &rendered.objects, timeout, cancelled)
-            .await
-            .map_err(AttemptError::Jobs)
-    }
-
-    async fn apply(
-        &self,
-        rendered: &Rendered,
-        before: &[render::Object],
-        gate: &Gate,
-    ) -> Result<(), AttemptError> {
-        let ctx = &self.job.ctx;
-        let ignore = self.options.ignore.clone().unwrap_or_default();
-        // Before the objects are there: what the answers show is taken over only for kinds that are watched.
-        ctx.live.ignore(&rendered.hash, &ignore);
-        for object in &rendered.objects {
-            if let Some(kind) = ctx.downstream.kinds.known(&object.api_version, &object.kind) {
-                ctx.live.ensure(&kind.resource);
-            }
-        }
-        let previous = Identity::of_all(before, &ctx.downstream.kinds, &self.namespace);
-        let owner = Owner {
-            namespace: &self.namespace,
-            name: &self.release,
-            upgrade: matches!(gate.operation(), Some(Operation::Upgrade)),
-            replace: self.options.helm.as_ref().is_some_and(|helm| helm.force),
-            take_ownership: self.options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
-            overwrites: &self.options.overwrites,
-            previous: &previous,
-        };
-        let known = KnownLive(&ctx.live);
-        let applied = apply::apply_all(&ctx.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
-            .await
-            .map_err(AttemptError::Apply)?;
-        let judge = Judge { ignore: &ignore, errors: &ctx.errors, now: ctx.clock.wall() };
-        for object in applied {
-            ctx.live.upsert(monitor::observe(&object.live, &judge));
-        }
-        Ok(())
-    }
-
-    /// Removes what the bundle no longer has, and after a takeover what its late holder may have left.
-    async fn prune(
-        &self,
-        rendered: &Rendered,
-        before: &[render::Object],
-        gate: &Gate,
-    ) -> Result<(), AttemptError> {
-        let ctx = &self.job.ctx;
-        let blind = gate.is_blind() || self.lost_its_records(gate);
-        if before.is_empty() && !self.job.taken_over && !blind {
-            return Ok(());
-        }
-        let keep = Identity::of_all(&rendered.objects, &ctx.downstream.kinds, &self.namespace);
-        let release = (self.namespace.as_str(), self.release.as_str());
-        let mut removed = prune::prune(&ctx.downstream, &self.fence, release, before, &keep)
-            .await
-            .map_err(AttemptError::Prune)?;
-        if self.job.taken_over {
-            let kinds = kinds_of(ctx, before.iter().chain(&rendered.objects));
-            let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep);
-            removed.extend(strays.await.map_err(AttemptError::Prune)?);
-            let (hash, stamp) = (rendered.hash.clone(), self.fence.stamp.clone());
-            let _ = self.late.set(Late { kinds, hash, keep: keep.clone(), stamp });
-        }
-        if blind {
-            warn!("a release record is lost: what it had is looked for by its labels");
-            let unlisted = prune::unlisted(&ctx.downstream, &self.fence, release, &rendered.hash, &keep);
-            removed.extend(unlisted.await.map_err(AttemptError::Prune)?);
-        }
-        self.forget(removed);
-        Ok(())
-    }
-
-    /// Whether the status names this very release and there is no record of it: somebody deleted it.
-    fn lost_its_records(&self, gate: &Gate) -> bool {
-        let known =
-            self.job.object.status.as_ref().and_then(|status| status.release.parse::<ReleaseId>().ok());
-        gate.operation().is_some()
-            && gate.before().is_empty()
-            && known.is_some_and(|known| known.namespace == self.namespace && known.name == self.release)
-    }
-
-    /// What is gone for good must not show as extra until its event comes.
-    fn forget(&self, removed: Vec<Removed>) {
-        for removed in removed {
-            if let Some(Gone { api_version, uid }) = removed.gone {
-                let object = removed.object;
-                let key = Key::new(&api_version, &object.kind, &object.namespace, &object.name);
-                self.job.ctx.live.removed(&key, &uid);
-            }
-        }
-    }
-
-    /// The objects of the last deployed revision and of every later attempt.
-    async fn objects_before(&self, gate: &Gate) -> Result<Vec<render::Object>, AttemptError> {
-        let mut objects = Vec::new();
-        for record in gate.before() {
-            let Ok(release) = &record.release else { continue };
-            let stored = render::parse_manifest(&self.job.ctx.engine, &release.manifest).await;
-            objects.extend(stored.map_err(AttemptError::Render)?);
-        }
-        Ok(objects)
-    }
-}
-
-/// The kinds of these objects, each once.
-pub(super) fn kinds_of<'o>(
-    ctx: &Context,
-    objects: impl Iterator<Item = &'o render::Object>,
-) -> Vec<Arc<Kind>> {
-    let mut kinds: Vec<Arc<Kind>> = Vec::new();
-    for object in objects {
-        if let Some(kind) = ctx.downstream.kinds.known(&object.api_version, &object.kind)
-            && !kinds.contains(&kind)
-        {
-            kinds.push(kind);
-        }
-    }
-    kinds
-}
-
-/// The live store as the apply sees it: what is known with a stamp need not be read.
-struct KnownLive<'a>(&'a LiveStore);
-
-impl KnownObjects for KnownLive<'_> {
-    fn known(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Known> {
-        let key = Key::new(&kind.resource.api_version, &kind.resource.kind, namespace, name);
-        let observed = self.0.get(&key)?;
-        Some(Known {
-            uid: observed.uid.clone(),
-            resource_version: observed.version.0.clone(),
-            stamp: observed.stamp.clone()?,
-        })
     }
 }
