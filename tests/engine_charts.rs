@@ -36,9 +36,11 @@ fn start(config: EngineConfig) -> Engine {
     Engine::start(config).expect("cargo has built the engine")
 }
 
+type Found = Result<Option<Value>, String>;
+
 /// Finds what `answers` says, and counts how often it was asked.
 struct Cluster {
-    answers: fn(&str, &str, &str, &str) -> Result<Option<Value>, String>,
+    answers: fn(&str, &str, &str, &str) -> Found,
     asked: watch::Sender<usize>,
     /// It answers while this is true.
     open: watch::Receiver<bool>,
@@ -51,7 +53,7 @@ impl Lookup for Cluster {
         kind: &'a str,
         namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<Value>, String>> {
+    ) -> BoxFuture<'a, Found> {
         Box::pin(async move {
             self.asked.send_modify(|count| *count += 1);
             let mut open = self.open.clone();

@@ -3,11 +3,12 @@
 
 #![cfg(target_os = "linux")]
 
-use std::{fs, sync::Arc, time::Instant};
+use std::{fs, sync::Arc};
 
 use flotilla::render::engine::{Capabilities, Engine, EngineConfig, Lookup, ReleaseFacts, RenderRequest};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
+use tokio::time::Instant;
 
 const ROUNDS: u32 = 1000;
 

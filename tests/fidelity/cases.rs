@@ -6,11 +6,14 @@ use std::{fs, io::Write, path::Path};
 
 use flate2::{Compression, write::GzEncoder};
 
+/// Names and contents.
+pub type Files = Vec<(String, Vec<u8>)>;
+
 /// One case.
 pub struct Case {
     pub name: String,
     pub about: String,
-    pub files: Vec<(String, Vec<u8>)>,
+    pub files: Files,
 }
 
 impl Case {
@@ -45,7 +48,7 @@ impl Case {
     pub fn pack(&mut self) {
         let (packed, mut files): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.files).into_iter().partition(|(name, _)| name.starts_with("packed/"));
-        let mut charts: Vec<(String, Vec<(String, Vec<u8>)>)> = Vec::new();
+        let mut charts: Vec<(String, Files)> = Vec::new();
         for (name, content) in packed {
             let mut parts = name.splitn(3, '/').skip(1);
             let (chart, file) = (parts.next().expect("a chart"), parts.next().expect("a file"));
