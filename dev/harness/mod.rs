@@ -11,6 +11,7 @@
 
 mod audit;
 pub mod bundles;
+pub mod charts;
 mod control_plane;
 pub mod fleet;
 mod follow;

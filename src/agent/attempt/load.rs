@@ -32,6 +32,11 @@ pub(super) struct Inputs {
 }
 
 impl Inputs {
+    /// Whether nothing of the release was ever deployed.
+    pub(super) fn is_install(&self) -> bool {
+        !self.release.is_upgrade
+    }
+
     /// The order to render it.
     pub(super) fn job<'a>(&'a self, run: &'a Run) -> render::Job<'a> {
         render::Job {

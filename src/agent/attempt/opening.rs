@@ -9,7 +9,7 @@ use crate::{
         release::{self, Gate, GateInput, Record, ReleaseError, ReleaseState},
         session,
     },
-    render::Rendered,
+    render::{Hook, Rendered},
 };
 
 impl Run {
@@ -66,6 +66,9 @@ impl Run {
             chart: rendered.chart.clone(),
             manifest: rendered.manifest.clone(),
             values: Some(rendered.values.clone()).filter(|values| !values.is_empty()).map(Value::Object),
+            hooks: (!rendered.hooks.is_empty())
+                .then(|| rendered.hooks.iter().map(Hook::record_json).collect()),
+            replaces: helm.is_some_and(|helm| helm.force),
             history,
             create_namespace: self.options.create_namespace.unwrap_or(true),
             fail_foreign,
