@@ -11,11 +11,14 @@
 
 mod audit;
 pub mod bundles;
+pub mod chart;
 mod control_plane;
 pub mod fleet;
 mod follow;
 pub mod judge;
 mod kubeconfig;
+mod network;
+pub mod node;
 mod pki;
 mod ports;
 mod process;
