@@ -65,6 +65,7 @@ impl Node {
         let record =
             format!("{} {} {cgroup} {}\n", network.namespace, network.link, tools.path("ctr").display());
         fs::write(dir.join("network"), record)?;
+        create_cgroups(cgroup)?;
         let guard = Leftovers { dir: dir.clone(), armed: true };
         let options = Options { lifetime, address: Some(network.host), ..Options::default() };
         let plane = ControlPlane::start(tools, &dir.join("plane"), "cluster", options).await?;
@@ -85,6 +86,13 @@ impl Node {
         let socket = self.file("containerd.sock");
         let (ctr, archive) = (self.tools.path("ctr").display().to_string(), archive.display().to_string());
         network::run(&ctr, &["-a", &socket, "-n", "k8s.io", "images", "import", &archive])
+    }
+
+    /// SIGKILL to the first process of a container.
+    pub fn kill_container(&self, id: &str) -> anyhow::Result<()> {
+        let socket = self.file("containerd.sock");
+        let ctr = self.tools.path("ctr").display().to_string();
+        network::run(&ctr, &["-a", &socket, "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", id])
     }
 
     /// A command of the built helm or kubectl, with an administrator's rights.
@@ -277,6 +285,23 @@ impl Drop for Leftovers {
             eprintln!("{error:#}");
         }
     }
+}
+
+/// The group that all pods go into, in each hierarchy of this machine: the kubelet takes its existence for granted.
+fn create_cgroups(name: &str) -> anyhow::Result<()> {
+    let root = Path::new("/sys/fs/cgroup");
+    let mut hierarchies: Vec<PathBuf> = vec![];
+    if root.join("cgroup.controllers").exists() {
+        hierarchies.push(root.into());
+    } else {
+        let folders = fs::read_dir(root).context("this machine has no cgroups at /sys/fs/cgroup")?;
+        hierarchies.extend(folders.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?);
+    }
+    for group in hierarchies.iter().filter(|path| path.join("cgroup.procs").exists()).map(|path| path.join(name)) {
+        fs::create_dir_all(&group)
+            .with_context(|| format!("this machine does not let us make the cgroup {}", group.display()))?;
+    }
+    Ok(())
 }
 
 /// Runs `dev/image`, and gives the path of the archive.
