@@ -26,6 +26,9 @@ struct Arguments {
     /// Replicas of the agent.
     #[arg(long, default_value_t = 3)]
     agents: usize,
+    /// Worker slots of each.
+    #[arg(long, default_value_t = 10)]
+    slots: usize,
     /// Replicas of the controller.
     #[arg(long, default_value_t = 2)]
     controllers: usize,
@@ -48,7 +51,7 @@ async fn main() -> anyhow::Result<()> {
     std::fs::write(arguments.dir.join("summary"), &text).context("writing the summary")?;
     fleet::install_crds(&node.plane, &arguments.binary).await?;
     node.load(&image(&["--binary", &arguments.binary.display().to_string()])?)?;
-    chart::install(&node, arguments.agents, arguments.controllers, "dev")?;
+    chart::install(&node, arguments.agents, arguments.slots, arguments.controllers, "dev")?;
     print!("{text}");
     Ok(())
 }

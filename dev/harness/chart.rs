@@ -11,13 +11,21 @@ pub const LOCAL_NAMESPACE: &str = "cluster-fleet-local-local";
 /// Where the controller runs.
 pub const CONTROLLER_NAMESPACE: &str = "cattle-fleet-flotilla";
 
-/// Installs, or upgrades, both charts with the image tag `tag` and waits until everything is ready.
-pub fn install(node: &Node, agents: usize, controllers: usize, tag: &str) -> anyhow::Result<()> {
+/// Installs, or upgrades, both charts with the image tag `tag` and waits until everything is ready. `slots` are each
+/// replica's deployments at once.
+pub fn install(
+    node: &Node,
+    agents: usize,
+    slots: usize,
+    controllers: usize,
+    tag: &str,
+) -> anyhow::Result<()> {
+    let slots = format!("agent.reconciler.workers.bundledeployment={slots}");
     let (namespace, tag) = (format!("local.clusterNamespace={LOCAL_NAMESPACE}"), format!("image.tag={tag}"));
     let replicas = format!("replicas={agents}");
     // No cluster DNS on this node.
     let url = "local.apiServerURL=https://10.96.0.1:443";
-    let agent = ["local.enabled=true", &namespace, url, &replicas, &tag];
+    let agent = ["local.enabled=true", &namespace, url, &replicas, &slots, &tag];
     release(node, "flotilla-agent", AGENT_NAMESPACE, &agent)?;
     let replicas = format!("replicas={controllers}");
     release(node, "flotilla-controller", CONTROLLER_NAMESPACE, &[&replicas, &tag])

@@ -28,8 +28,9 @@ pub struct Network {
 impl Network {
     /// Makes one for the node in `dir`. What a node that died here left behind is taken away on the way.
     pub fn create(dir: &Path) -> anyhow::Result<Network> {
-        let locks = std::env::temp_dir().join("flotilla-nodes");
-        fs::create_dir_all(&locks).with_context(|| format!("creating {}", locks.display()))?;
+        // Beside the namespaces, to which each of its files says who has one.
+        let locks = Path::new("/run/flotilla-nodes");
+        fs::create_dir_all(locks).with_context(|| format!("creating {}", locks.display()))?;
         for number in 0..NODES {
             let path = locks.join(number.to_string());
             let lock = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path)?;

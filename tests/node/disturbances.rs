@@ -89,22 +89,20 @@ impl<'a> Disturber<'a> {
         Ok(())
     }
 
-    /// A drain of the only node, twice: cordon, evict until the budget says no, uncordon, and the rest.
+    /// A drain of the only node: cordon, evict until the budget says no, uncordon, and the rest.
     pub async fn drain(&mut self) -> anyhow::Result<()> {
-        for _ in 0..2 {
-            let mut left: BTreeSet<String> = self.pods.until_ready(self.replicas).await?;
-            self.cordon(true).await?;
-            let first = left.pop_first().context("no pod to evict")?;
-            self.evict(&first).await?.context("the first eviction was refused")?;
-            // Its successor finds no node, so the budget is spent.
-            let second = left.first().cloned().context("no second pod")?;
-            ensure!(self.evict(&second).await?.is_none(), "the budget let two replicas go at once");
-            self.cordon(false).await?;
-            for name in left {
-                self.pods.until_ready(self.replicas).await?;
-                let what = format!("{name} to be evicted");
-                until(&what, BOUND, async || self.evict(&name).await).await?;
-            }
+        let mut left: BTreeSet<String> = self.pods.until_ready(self.replicas).await?;
+        self.cordon(true).await?;
+        let first = left.pop_first().context("no pod to evict")?;
+        self.evict(&first).await?.context("the first eviction was refused")?;
+        // Its successor finds no node, so the budget is spent.
+        let second = left.first().cloned().context("no second pod")?;
+        ensure!(self.evict(&second).await?.is_none(), "the budget let two replicas go at once");
+        self.cordon(false).await?;
+        for name in left {
+            self.pods.until_ready(self.replicas).await?;
+            let what = format!("{name} to be evicted");
+            until(&what, BOUND, async || self.evict(&name).await).await?;
         }
         self.pods.until_ready(self.replicas).await.map(drop)
     }
