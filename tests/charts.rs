@@ -14,10 +14,10 @@ use flotilla::cli::args::{Cli, Verb};
 use flotilla::telemetry::Metrics;
 use serde_json::Value;
 
-#[path = "charts/readme.rs"]
-mod readme;
 #[path = "../dev/harness/mod.rs"]
 mod harness;
+#[path = "charts/readme.rs"]
+mod readme;
 
 use harness::Tools;
 
@@ -48,7 +48,14 @@ fn helm(args: &[&str]) -> Output {
 
 fn template(chart: &str, args: &[&str]) -> Result<String, String> {
     let chart_path = path(&format!("charts/{chart}")).display().to_string();
-    let base = ["template", chart, &chart_path, "--namespace", "cattle-fleet-system", "--skip-schema-validation=false"];
+    let base = [
+        "template",
+        chart,
+        &chart_path,
+        "--namespace",
+        "cattle-fleet-system",
+        "--skip-schema-validation=false",
+    ];
     let output = helm(&[base.as_slice(), args].concat());
     if output.status.success() {
         Ok(String::from_utf8(output.stdout).unwrap())
@@ -75,7 +82,8 @@ fn sets(chart: &str) -> Vec<(String, String)> {
 fn rendered(chart: &str) -> Vec<(String, String)> {
     let render = |(set, file): (String, String)| {
         let values = path(&file).display().to_string();
-        let rendered = template(chart, &["--values", &values]).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let rendered =
+            template(chart, &["--values", &values]).unwrap_or_else(|error| panic!("{file}: {error}"));
         (set, rendered)
     };
     sets(chart).into_iter().map(render).collect()
@@ -108,7 +116,8 @@ fn each_value_set_renders_as_it_is_stored() {
 fn the_readme_of_each_chart_has_every_value() {
     for chart in CHARTS {
         let values = text(&format!("charts/{chart}/values.yaml"));
-        let generated = readme::generate(chart, &text(&format!("charts/{chart}/Chart.yaml")), &values).unwrap();
+        let generated =
+            readme::generate(chart, &text(&format!("charts/{chart}/Chart.yaml")), &values).unwrap();
         stored(&format!("charts/{chart}/README.md"), &generated);
     }
 }
@@ -171,7 +180,11 @@ fn values_of_the_wrong_form_are_refused_with_a_reason() {
         ("flotilla-agent", "apiServerURL=fleet.example", "apiServerURL"),
         ("flotilla-agent", "apiServerURL=https://fleet.example", "clusterNamespace is required"),
         ("flotilla-agent", "token=x", "apiServerURL is required"),
-        ("flotilla-agent", "local.enabled=true,apiServerURL=https://a,token=t,clusterNamespace=c", "exclude each other"),
+        (
+            "flotilla-agent",
+            "local.enabled=true,apiServerURL=https://a,token=t,clusterNamespace=c",
+            "exclude each other",
+        ),
         ("flotilla-controller", "claimTimeout=soon", "claimTimeout"),
     ] {
         let error = template(chart, &["--set", set]).expect_err(set);
@@ -191,7 +204,8 @@ fn the_schema_knows_every_value() {
     }
     for chart in CHARTS {
         let values: Value = serde_saphyr::from_str(&text(&format!("charts/{chart}/values.yaml"))).unwrap();
-        let schema: Value = serde_json::from_str(&text(&format!("charts/{chart}/values.schema.json"))).unwrap();
+        let schema: Value =
+            serde_json::from_str(&text(&format!("charts/{chart}/values.schema.json"))).unwrap();
         compare("", &values, &schema);
     }
 }

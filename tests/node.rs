@@ -11,10 +11,10 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::time::Instant;
 
-#[path = "../dev/harness/mod.rs"]
-mod harness;
 #[path = "node/disturbances.rs"]
 mod disturbances;
+#[path = "../dev/harness/mod.rs"]
+mod harness;
 #[path = "node/pods.rs"]
 mod pods;
 #[path = "node/waves.rs"]
@@ -135,7 +135,8 @@ fn judge(
     versions: usize,
     say: &dyn Fn(&str),
 ) -> anyhow::Result<()> {
-    let records: Vec<Record> = records.iter().filter(|record| record.namespace == NAMESPACE).cloned().collect();
+    let records: Vec<Record> =
+        records.iter().filter(|record| record.namespace == NAMESPACE).cloned().collect();
     let verdict = judge::verdict(claims, &records, ended);
     ensure!(verdict.doubles.is_empty(), "double work: {:#?}", verdict.doubles);
     let mut revisions: BTreeMap<&str, usize> = BTreeMap::new();

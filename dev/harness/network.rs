@@ -89,7 +89,8 @@ fn vacate(record: &Path) -> anyhow::Result<bool> {
     }
     // Nodes of dev/cluster go on without the process that started them, and so without its lock.
     let script = r#"source "$1"/dev/lib/pids.sh; live_pids "$2""#;
-    let live = Command::new("bash").args(["-c", script, "-", env!("CARGO_MANIFEST_DIR")]).arg(&dir).output()?;
+    let live =
+        Command::new("bash").args(["-c", script, "-", env!("CARGO_MANIFEST_DIR")]).arg(&dir).output()?;
     if !live.stdout.is_empty() {
         return Ok(false);
     }

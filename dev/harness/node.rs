@@ -16,8 +16,16 @@ use super::tools::Tools;
 use super::until::{GENEROUS, until};
 
 /// Programs that come with the system, and where Debian has them.
-const PROGRAMS: [&str; 8] =
-    ["runc", "iptables", "conntrack", "ip", "socat", "nsenter", "/usr/lib/cni/bridge", "/usr/lib/cni/portmap"];
+const PROGRAMS: [&str; 8] = [
+    "runc",
+    "iptables",
+    "conntrack",
+    "ip",
+    "socat",
+    "nsenter",
+    "/usr/lib/cni/bridge",
+    "/usr/lib/cni/portmap",
+];
 const PODS: &str = "10.244.0.0/16";
 /// The sandbox of each pod; made by `dev/image --pause`.
 pub const PAUSE: &str = "flotilla.local/pause:1";
@@ -40,7 +48,9 @@ pub struct Node {
 pub fn requirements() -> anyhow::Result<()> {
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
-        bail!("a real node needs root: kubelet and containerd mount, and make network namespaces and cgroups");
+        bail!(
+            "a real node needs root: kubelet and containerd mount, and make network namespaces and cgroups"
+        );
     }
     let path = std::env::var("PATH").unwrap_or_default();
     let found = |name: &&&str| path.split(':').any(|folder| Path::new(folder).join(name).exists());
@@ -109,7 +119,8 @@ impl Node {
 
     /// Runs helm or kubectl to its end and gives its standard output.
     pub fn run(&self, program: &str, args: &[&str]) -> anyhow::Result<String> {
-        let output = self.command(program).args(args).output().with_context(|| format!("running {program}"))?;
+        let output =
+            self.command(program).args(args).output().with_context(|| format!("running {program}"))?;
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         if !output.status.success() {
             bail!("{program} {} failed ({}):\n{out}{err}", args.join(" "), output.status);
@@ -136,13 +147,15 @@ impl Node {
         self.plane.start_scheduler(&tools)?;
         self.start_kubelet()?;
         self.start_proxy()?;
-        self.plane.workloads_ready(1).await.with_context(|| {
-            self.processes.iter().map(Process::tail).collect::<Vec<_>>().join("\n")
-        })
+        self.plane
+            .workloads_ready(1)
+            .await
+            .with_context(|| self.processes.iter().map(Process::tail).collect::<Vec<_>>().join("\n"))
     }
 
     async fn start_containerd(&mut self) -> anyhow::Result<()> {
-        let (root, state, cni) = (self.file("containerd/root"), self.file("containerd/state"), self.file("cni"));
+        let (root, state, cni) =
+            (self.file("containerd/root"), self.file("containerd/state"), self.file("cni"));
         let config = self.file("containerd.toml");
         // OOM scores: lowering them takes a capability that containers like ours do not have.
         let text = format!(
@@ -177,9 +190,7 @@ conf_dir = \"{cni}\"
         fs::write(Path::new(&cni).join("10-pods.conflist"), plugins.to_string())?;
         let mut command = self.network.command(&self.tools.path("containerd"));
         let path = std::env::var("PATH").unwrap_or_default();
-        command
-            .arg(format!("--config={config}"))
-            .env("PATH", format!("{}:{path}", self.tools.bin.display()));
+        command.arg(format!("--config={config}")).env("PATH", format!("{}:{path}", self.tools.bin.display()));
         self.spawn("containerd", command)?;
         let ctr = self.tools.path("ctr").display().to_string();
         let socket = self.file("containerd.sock");
@@ -297,7 +308,9 @@ fn create_cgroups(name: &str) -> anyhow::Result<()> {
         let folders = fs::read_dir(root).context("this machine has no cgroups at /sys/fs/cgroup")?;
         hierarchies.extend(folders.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?);
     }
-    for group in hierarchies.iter().filter(|path| path.join("cgroup.procs").exists()).map(|path| path.join(name)) {
+    for group in
+        hierarchies.iter().filter(|path| path.join("cgroup.procs").exists()).map(|path| path.join(name))
+    {
         fs::create_dir_all(&group)
             .with_context(|| format!("this machine does not let us make the cgroup {}", group.display()))?;
     }

@@ -59,7 +59,11 @@ impl Pods {
                 .iter()
                 .filter(|lease| lease.name_any().starts_with("flotilla"))
                 .filter_map(|lease| {
-                    lease.owner_references().iter().find(|owner| owner.kind == "Pod").map(|owner| owner.name.clone())
+                    lease
+                        .owner_references()
+                        .iter()
+                        .find(|owner| owner.kind == "Pod")
+                        .map(|owner| owner.name.clone())
                 })
                 .collect();
             let unique: BTreeSet<&String> = holders.iter().collect();

@@ -72,10 +72,10 @@ impl Waves {
 
     fn bundle(&self, index: usize, version: usize) -> Bundle {
         let name = format!("crate-{index:03}");
-        if index % ONE_IN != 0 {
+        if !index.is_multiple_of(ONE_IN) {
             return Bundle::config_maps(&name, self.namespace, OBJECTS, &version.to_string());
         }
-        let image = if version / ROLL % 2 == 0 { PAUSE } else { OTHER_PAUSE };
+        let image = if (version / ROLL).is_multiple_of(2) { PAUSE } else { OTHER_PAUSE };
         let text = format!(
             "apiVersion: apps/v1
 kind: Deployment
