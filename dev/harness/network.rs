@@ -48,10 +48,15 @@ impl Network {
                 continue; // Somebody else's.
             }
             fs::write(&path, dir.display().to_string())?;
-            network.connect().context(
-                "this machine does not let us make a network namespace: a real node needs root with \
-                 CAP_NET_ADMIN and CAP_SYS_ADMIN",
-            )?;
+            if let Err(error) = network.connect() {
+                // Whatever came to be; most of it is not there.
+                let _ = ip(&["link", "delete", &network.link]);
+                let _ = ip(&["netns", "delete", &network.namespace]);
+                return Err(error).context(
+                    "this machine does not let us make a network namespace: a real node needs root with \
+                     CAP_NET_ADMIN and CAP_SYS_ADMIN",
+                );
+            }
             return Ok(network);
         }
         bail!("{NODES} nodes run on this machine already")
