@@ -126,8 +126,8 @@ async fn disturbances(disturber: &mut Disturber<'_>, node: &Node, say: &dyn Fn(&
     Ok(())
 }
 
-/// One revision a change, and at most one more for each claim that its holder could not finish: because it was killed,
-/// or because the grace period of its end was over, which takes a very busy machine.
+/// One revision a change, and at most one more for each claim whose holder was killed; or gave it back unfinished when
+/// it was told to stop, which those do whose grace period is over, and those that had not begun (these cost nothing).
 fn judge(
     claims: &[Claim],
     records: &[Record],
@@ -144,20 +144,24 @@ fn judge(
         *revisions.entry(record.release.as_str()).or_default() += 1;
     }
     ensure!(revisions.len() == BUNDLES, "{} releases", revisions.len());
-    let mut extra = 0;
+    let (mut extra, mut after_hand_over) = (0, 0);
     for (release, count) in revisions {
         let mine = || claims.iter().filter(|claim| claim.unit == release);
-        let hits = mine().filter(|claim| was_hit(claim, ended) || was_handed_over(claim)).count();
+        let killed = mine().filter(|claim| was_hit(claim, ended)).count();
+        let given_back = mine().filter(|claim| was_handed_over(claim)).count();
         ensure!(
-            (versions..=versions + hits).contains(&count),
-            "{release} has {count} revisions of {versions} versions, and {hits} of its claims lost their holder"
+            (versions..=versions + killed + given_back).contains(&count),
+            "{release} has {count} revisions of {versions} versions; {killed} of its claims lost their holder and \
+             {given_back} were given back"
         );
         extra += count - versions;
+        after_hand_over += (count - versions).saturating_sub(killed);
     }
     let hits = claims.iter().filter(|claim| was_hit(claim, ended)).count();
     let handed = claims.iter().filter(|claim| was_handed_over(claim)).count();
     say(&format!(
-        "{} claims, {} kills, {hits} claims lost their holder, {handed} were handed over, {extra} revisions were made again",
+        "{} claims, {} kills: {hits} claims lost their holder, {handed} were given back; {extra} deployments were begun \
+         again, {after_hand_over} of them after a hand-over",
         claims.len(),
         ended.len()
     ));
