@@ -1,240 +1,199 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The charts: what they render, what they refuse, and that they name only what exists.
-//!
-//! Snapshots and READMEs are rewritten by `UPDATE_SNAPSHOTS=1 cargo test --test charts`.
+//! Charts, kustomizations and overlays deployed by a real agent to a real API server, and read by the real helm.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
-use clap::Parser;
-use flotilla::cli::args::{Cli, Verb};
-use flotilla::telemetry::Metrics;
-use serde_json::Value;
+use anyhow::{Context, bail, ensure};
+use flotilla::api::keys;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 #[path = "../dev/harness/mod.rs"]
 mod harness;
-#[path = "charts/readme.rs"]
-mod readme;
 
 use harness::Tools;
+use harness::bundles::{Bundle, Publisher};
+use harness::units::Units;
+use harness::world::{Downstream, World};
 
-const CHARTS: [&str; 2] = ["flotilla-agent", "flotilla-controller"];
+const BOUND: Duration = Duration::from_secs(120);
+const NAMESPACE: &str = "market";
 
-fn path(relative: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(relative)
+#[tokio::test(flavor = "multi_thread")]
+async fn charts_kustomizations_and_overlays_are_deployed() -> anyhow::Result<()> {
+    let tools = Tools::build(&["kube-apiserver", "etcd", "helm"])?;
+    let binary = Path::new(env!("CARGO_BIN_EXE_flotilla"));
+    let world = World::start(binary, tools, Downstream::Bare).await?;
+    let result = story(&world).await;
+    world.conclude(result)
 }
 
-fn text(relative: &str) -> String {
-    fs::read_to_string(path(relative)).unwrap_or_else(|error| panic!("{relative}: {error}"))
+async fn story(world: &World) -> anyhow::Result<()> {
+    let units = world.units().await?;
+    let publisher = world.publisher().await?;
+    let downstream = world.downstream.admin().await?;
+    let namespaces: Api<Namespace> = Api::all(downstream.clone());
+    namespaces.create(&PostParams::default(), &named(json!({}), NAMESPACE)?).await?;
+    let maps: Api<ConfigMap> = Api::namespaced(downstream, NAMESPACE);
+    let source = json!({"data": {"values.yaml": "price: 7\nstall: {colour: red}\n", "found": "it-is"}});
+    maps.create(&PostParams::default(), &named(source, "source")?).await?;
+    let _replica = world.ready_replica("replica-1", 4).await?;
+
+    a_chart_sees_release_cluster_and_values(world, &units, &publisher, &maps).await?;
+    a_kustomization_and_an_overlay(&units, &publisher, &maps).await?;
+    values_of_a_secret_wait_for_their_hash(world, &units, &publisher, &maps).await
 }
 
-/// Compares with what is stored, or stores it.
-fn stored(relative: &str, fresh: &str) {
-    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        fs::write(path(relative), fresh).unwrap();
-    }
-    let old = fs::read_to_string(path(relative)).unwrap_or_default();
-    assert!(old == fresh, "{relative} is not up to date; look at the difference after UPDATE_SNAPSHOTS=1");
+fn named<T: serde::de::DeserializeOwned>(mut object: Value, name: &str) -> anyhow::Result<T> {
+    object["metadata"] = json!({"name": name});
+    Ok(serde_json::from_value(object)?)
 }
 
-fn helm(args: &[&str]) -> Output {
-    static HELM: OnceLock<PathBuf> = OnceLock::new();
-    let helm = HELM.get_or_init(|| Tools::build(&["helm"]).expect("helm can be built").path("helm"));
-    Command::new(helm).args(args).env_remove("KUBECONFIG").output().expect("helm can be run")
+async fn data(maps: &Api<ConfigMap>, name: &str) -> anyhow::Result<Value> {
+    Ok(serde_json::to_value(maps.get(name).await?.data)?)
 }
 
-fn template(chart: &str, args: &[&str]) -> Result<String, String> {
-    let chart_path = path(&format!("charts/{chart}")).display().to_string();
-    let base = [
-        "template",
-        chart,
-        &chart_path,
-        "--namespace",
-        "cattle-fleet-system",
-        "--skip-schema-validation=false",
-    ];
-    let output = helm(&[base.as_slice(), args].concat());
-    if output.status.success() {
-        Ok(String::from_utf8(output.stdout).unwrap())
-    } else {
-        Err(String::from_utf8(output.stderr).unwrap())
-    }
-}
-
-/// The value sets of a chart: name and path of the file.
-fn sets(chart: &str) -> Vec<(String, String)> {
-    let folder = format!("tests/charts/{chart}");
-    let mut sets: Vec<_> = fs::read_dir(path(&folder))
-        .unwrap()
-        .filter_map(|entry| {
-            let name = entry.unwrap().file_name().into_string().unwrap();
-            name.strip_suffix(".values.yaml").map(|set| (set.to_owned(), format!("{folder}/{name}")))
+async fn deployed(units: &Units, publisher: &Publisher, bundle: &Bundle) -> anyhow::Result<()> {
+    publisher.publish(std::slice::from_ref(bundle)).await?;
+    units
+        .until(&format!("{} to be deployed", bundle.name), BOUND, |live| {
+            let status = live.get(&bundle.name)?.status.as_ref()?;
+            (status.applied_deployment_id == bundle.deployment_id() && status.ready).then_some(())
         })
-        .collect();
-    sets.sort();
-    sets
+        .await
 }
 
-/// What a chart renders with each of its value sets.
-fn rendered(chart: &str) -> Vec<(String, String)> {
-    let render = |(set, file): (String, String)| {
-        let values = path(&file).display().to_string();
-        let rendered =
-            template(chart, &["--values", &values]).unwrap_or_else(|error| panic!("{file}: {error}"));
-        (set, rendered)
+const KIOSK: &str = r#"apiVersion: v1
+kind: ConfigMap
+metadata: {name: kiosk}
+data:
+  release: "{{ .Release.Name }}.{{ .Release.Revision }}.{{ .Release.IsUpgrade }}"
+  price: "{{ .Values.price }}"
+  colour: "{{ .Values.stall.colour }} {{ .Values.stall.size }}"
+  found: "{{ (lookup "v1" "ConfigMap" .Release.Namespace "source").data.found }}"
+  serves: "{{ .Capabilities.APIVersions.Has "apps/v1/Deployment" }} {{ .Capabilities.APIVersions.Has "no/v1" }}"
+"#;
+
+fn kiosk(values: Value) -> anyhow::Result<Bundle> {
+    let bundle = Bundle::new("kiosk", NAMESPACE)
+        .file("beside.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: beside}\n")
+        .file("charts/kiosk/Chart.yaml", "apiVersion: v2\nname: kiosk-chart\nversion: 1.2.3\n")
+        .file("charts/kiosk/values.yaml", "price: 1\nstall: {colour: none, size: small}\n")
+        .file("charts/kiosk/templates/kiosk.yaml", KIOSK);
+    let helm = serde_json::from_value(values)?;
+    Ok(bundle.with(|options| options.helm = Some(helm)))
+}
+
+async fn a_chart_sees_release_cluster_and_values(
+    world: &World,
+    units: &Units,
+    publisher: &Publisher,
+    maps: &Api<ConfigMap>,
+) -> anyhow::Result<()> {
+    let options = json!({"chart": "charts/kiosk", "values": {"price": 5, "stall": {"size": "large"}},
+        "valuesFrom": [{"configMapKeyRef": {"name": "source"}}]});
+    deployed(units, publisher, &kiosk(options)?).await?;
+    let expected = json!({"release": "kiosk.1.false", "price": "7", "colour": "red large", "found": "it-is",
+        "serves": "true false"});
+    assert_eq!(data(maps, "kiosk").await?, expected);
+    assert_eq!(maps.get_opt("beside").await?, None, "files beside the chart are no manifests");
+
+    let reused = kiosk(json!({"chart": "charts/kiosk"}))?;
+    deployed(units, publisher, &reused).await?;
+    let upgraded = data(maps, "kiosk").await?;
+    assert_eq!(upgraded["release"], "kiosk.2.true");
+    assert_eq!(upgraded["colour"], "red large", "an upgrade without values reuses the last ones");
+
+    let values = helm(world, &["get", "values", "kiosk", "-n", NAMESPACE, "-o", "json"])?;
+    let expected = json!({"price": 7, "stall": {"colour": "red", "size": "large"}});
+    assert_eq!(serde_json::from_str::<Value>(&values)?, expected);
+    let list: Value = serde_json::from_str(&helm(world, &["list", "-n", NAMESPACE, "-o", "json"])?)?;
+    assert_eq!(list[0]["chart"], "kiosk-chart-1.2.3");
+    let manifest = helm(world, &["get", "manifest", "kiosk", "-n", NAMESPACE])?;
+    ensure!(manifest.contains("# Source: kiosk-chart/templates/kiosk.yaml"), "{manifest}");
+    Ok(())
+}
+
+async fn a_kustomization_and_an_overlay(
+    units: &Units,
+    publisher: &Publisher,
+    maps: &Api<ConfigMap>,
+) -> anyhow::Result<()> {
+    let base = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: base}\ndata: {from: base}\n";
+    let kustomized = Bundle::new("kustomized", NAMESPACE)
+        .file("kustomization.yaml", "namePrefix: over-\nresources: [base.yaml]\n")
+        .file("base.yaml", base);
+    deployed(units, publisher, &kustomized).await?;
+    assert_eq!(data(maps, "over-base").await?, json!({"from": "base"}));
+    assert_eq!(maps.get_opt("base").await?, None);
+
+    let overlaid = Bundle::new("overlaid", NAMESPACE)
+        .file("a.yaml", base)
+        .file("overlays/prod/a_patch.yaml", "data: {patched: \"true\"}\n")
+        .file("overlays/dev/b.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: dev-only}\n")
+        .with(|options| options.yaml.get_or_insert_default().overlays = vec!["prod".into()]);
+    deployed(units, publisher, &overlaid).await?;
+    assert_eq!(data(maps, "base").await?, json!({"from": "base", "patched": "true"}));
+    assert_eq!(maps.get_opt("dev-only").await?, None);
+    Ok(())
+}
+
+/// The controller writes BundleDeployment and Secret one after the other: between the two nothing is said.
+async fn values_of_a_secret_wait_for_their_hash(
+    world: &World,
+    units: &Units,
+    publisher: &Publisher,
+    maps: &Api<ConfigMap>,
+) -> anyhow::Result<()> {
+    let text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: secretive}\ndata: {word: \"{{ .Values.word }}\"}\n";
+    let mut bundle = Bundle::new("secretive", NAMESPACE).file("templates/a.yaml", text);
+    bundle.paused = true;
+    publisher.publish(&[bundle]).await?;
+    let (right, wrong) = (r#"{"word":"hunter2"}"#, r#"{"word":"not-yet"}"#);
+    let secret = |values: &str| -> anyhow::Result<Secret> {
+        named(
+            json!({"type": "fleet.cattle.io/bundle-deployment/v1alpha1", "stringData": {"values": values}}),
+            "secretive",
+        )
     };
-    sets(chart).into_iter().map(render).collect()
+    let upstream = world.upstream.admin().await?;
+    let secrets: Api<Secret> = Api::namespaced(upstream, &world.registration.cluster_namespace);
+    secrets.create(&PostParams::default(), &secret(wrong)?).await?;
+    let hash: String = Sha256::digest(right).iter().map(|byte| format!("{byte:02x}")).collect();
+    let patch = json!({"spec": {"paused": false, "valuesHash": hash}});
+    publisher.units().patch("secretive", &PatchParams::default(), &Patch::Merge(&patch)).await?;
+    let message = units
+        .until("the mismatch to be noticed", BOUND, |live| {
+            let claim = live.get("secretive")?.condition(keys::CLAIM_CONDITION)?;
+            (claim.reason == "BackingOff").then(|| claim.message.clone())
+        })
+        .await?;
+    ensure!(message.contains("retrying, hash mismatch between secret and bundledeployment"), "{message}");
+    ensure!(!message.contains("not-yet"), "{message}");
+    let said = units.live().get("secretive").context("it is there")?.condition("Deployed").is_some();
+    ensure!(!said, "Fleet's conditions say nothing of it");
+
+    secrets.patch("secretive", &PatchParams::default(), &Patch::Merge(&secret(right)?)).await?;
+    units.until_ready(["secretive"], BOUND).await?;
+    assert_eq!(data(maps, "secretive").await?, json!({"word": "hunter2"}));
+    let status = serde_json::to_string(&units.live().get("secretive").context("it is there")?.status)?;
+    ensure!(!status.contains("hunter2"), "{status}");
+    Ok(())
 }
 
-fn objects(yaml: &str) -> Vec<Value> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).expect("helm renders YAML");
-    documents.into_iter().filter(|document| !document.is_null()).collect()
-}
-
-/// Pod specs of an object, be it a Pod or something with a template.
-fn pod_spec(object: &Value) -> Option<&Value> {
-    match object["kind"].as_str()? {
-        "Pod" => Some(&object["spec"]),
-        "Deployment" => Some(&object["spec"]["template"]["spec"]),
-        _ => None,
+fn helm(world: &World, arguments: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(world.tools.path("helm"))
+        .args(arguments)
+        .env("KUBECONFIG", world.downstream.admin_kubeconfig())
+        .output()
+        .context("running helm")?;
+    if !output.status.success() {
+        bail!("helm {} failed: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr));
     }
-}
-
-#[test]
-fn each_value_set_renders_as_it_is_stored() {
-    for chart in CHARTS {
-        for (set, rendered) in rendered(chart) {
-            stored(&format!("tests/charts/{chart}/{set}.yaml"), &rendered);
-        }
-    }
-}
-
-#[test]
-fn the_readme_of_each_chart_has_every_value() {
-    for chart in CHARTS {
-        let values = text(&format!("charts/{chart}/values.yaml"));
-        let generated =
-            readme::generate(chart, &text(&format!("charts/{chart}/Chart.yaml")), &values).unwrap();
-        stored(&format!("charts/{chart}/README.md"), &generated);
-    }
-}
-
-#[test]
-fn each_value_is_explained_and_an_unexplained_one_is_found() {
-    let error = readme::generate("x", "description: x\n", "# -- A.\na: 1\nb: 2\n").unwrap_err();
-    assert!(error.contains('b'), "{error}");
-}
-
-#[test]
-fn pods_are_confined_and_their_arguments_are_understood() {
-    for chart in CHARTS {
-        for (set, rendered) in rendered(chart) {
-            let objects = objects(&rendered);
-            let pods: Vec<&Value> = objects.iter().filter_map(pod_spec).collect();
-            assert_eq!(pods.len(), 2, "{chart} {set}: the Deployment and the test");
-            for pod in pods {
-                let (security, container) = (&pod["securityContext"], &pod["containers"][0]);
-                assert_eq!(security["runAsNonRoot"], true, "{chart} {set}");
-                assert!(security["runAsUser"].as_u64().is_some_and(|user| user > 0), "{chart} {set}");
-                assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault", "{chart} {set}");
-                let inner = &container["securityContext"];
-                assert_eq!(inner["readOnlyRootFilesystem"], true, "{chart} {set}");
-                assert_eq!(inner["allowPrivilegeEscalation"], false, "{chart} {set}");
-                assert_eq!(inner["capabilities"]["drop"][0], "ALL", "{chart} {set}");
-                understood(container);
-            }
-        }
-    }
-}
-
-/// Parses the arguments of a container as the program itself would.
-fn understood(container: &Value) {
-    let args = container["args"].as_array().expect("a container has arguments").iter();
-    let args: Vec<&str> = args.map(|arg| arg.as_str().expect("arguments are text")).collect();
-    let cli = Cli::try_parse_from([&["flotilla"], args.as_slice()].concat())
-        .unwrap_or_else(|error| panic!("{args:?}: {error}"));
-    if let Verb::Agent(verb) = cli.verb {
-        let variables = container["env"].as_array().expect("the agent has variables");
-        // Fields of the Pod are filled in by the kubelet.
-        let lookup = |name: &str| {
-            let variable = variables.iter().find(|variable| variable["name"] == name)?;
-            Some(variable["value"].as_str().unwrap_or("from-the-pod").to_owned())
-        };
-        let resolved = verb.resolve(&lookup).unwrap_or_else(|error| panic!("{variables:?}: {error}"));
-        assert!(resolved.pod_name.is_some() && resolved.pod_uid.is_some());
-        assert_eq!(resolved.namespace, "from-the-pod");
-        assert!(resolved.remarks.iter().all(|remark| !remark.contains("is not a positive number")));
-    }
-}
-
-#[test]
-fn values_of_the_wrong_form_are_refused_with_a_reason() {
-    for (chart, set, reason) in [
-        ("flotilla-agent", "replicas=many", "replicas"),
-        ("flotilla-agent", "replica=3", "replica"),
-        ("flotilla-agent", "agentTLSMode=none", "agentTLSMode"),
-        ("flotilla-agent", "garbageCollectionInterval=often", "garbageCollectionInterval"),
-        ("flotilla-agent", "apiServerURL=fleet.example", "apiServerURL"),
-        ("flotilla-agent", "apiServerURL=https://fleet.example", "clusterNamespace is required"),
-        ("flotilla-agent", "token=x", "apiServerURL is required"),
-        (
-            "flotilla-agent",
-            "local.enabled=true,apiServerURL=https://a,token=t,clusterNamespace=c",
-            "exclude each other",
-        ),
-        ("flotilla-controller", "claimTimeout=soon", "claimTimeout"),
-    ] {
-        let error = template(chart, &["--set", set]).expect_err(set);
-        assert!(error.contains(reason), "{set}: {error}");
-    }
-}
-
-#[test]
-fn the_schema_knows_every_value() {
-    fn compare(at: &str, values: &Value, schema: &Value) {
-        let Some(properties) = schema["properties"].as_object() else { return };
-        assert_eq!(schema["additionalProperties"], false, "{at}: an unknown key must be refused");
-        for (key, value) in values.as_object().into_iter().flatten() {
-            let known = properties.get(key).unwrap_or_else(|| panic!("the schema lacks {at}{key}"));
-            compare(&format!("{at}{key}."), value, known);
-        }
-    }
-    for chart in CHARTS {
-        let values: Value = serde_saphyr::from_str(&text(&format!("charts/{chart}/values.yaml"))).unwrap();
-        let schema: Value =
-            serde_json::from_str(&text(&format!("charts/{chart}/values.schema.json"))).unwrap();
-        compare("", &values, &schema);
-    }
-}
-
-/// Names of metrics in a text, without what Prometheus appends to those of histograms.
-fn metric_names(text: &str) -> BTreeSet<String> {
-    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-    let names = words.filter(|word| word.starts_with("flotilla_"));
-    names.map(|name| name.trim_end_matches("_bucket").to_owned()).collect()
-}
-
-#[test]
-fn dashboards_and_alerts_name_only_metrics_that_exist() {
-    let encoded = Metrics::new().encode();
-    let real: BTreeSet<String> = encoded
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE "))
-        .filter_map(|line| line.split(' ').next().map(str::to_owned))
-        .collect();
-    for chart in CHARTS {
-        let dashboard = text(&format!("charts/{chart}/dashboards/{chart}.json"));
-        let _: Value = serde_json::from_str(&dashboard).expect("a dashboard is JSON");
-        let rules = text(&format!("charts/{chart}/templates/monitoring.yaml"));
-        for (what, names) in [("dashboard", metric_names(&dashboard)), ("rules", metric_names(&rules))] {
-            assert!(names.len() >= 2, "{chart}: {what} names {names:?}");
-            for name in names {
-                assert!(real.contains(&name), "{chart}: {what} names {name}, which does not exist");
-            }
-        }
-    }
-    assert!(!real.contains("flotilla_planted") && metric_names("sum(flotilla_planted{})").len() == 1);
+    Ok(String::from_utf8(output.stdout)?)
 }

@@ -60,7 +60,7 @@ pub async fn install_crds(upstream: &ControlPlane, binary: &Path) -> anyhow::Res
 }
 
 /// Installs the CRDs of a YAML text, and waits until they are served.
-async fn install_crds_from(upstream: &ControlPlane, yaml: &str) -> anyhow::Result<()> {
+pub(super) async fn install_crds_from(upstream: &ControlPlane, yaml: &str) -> anyhow::Result<()> {
     let client = upstream.admin().await?;
     let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).context("reading the CRDs")?;
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -244,7 +244,7 @@ async fn set_cluster_namespace(client: &Client, cluster: &str, namespace: &str) 
 }
 
 /// Asks the server for a token: nobody fills the token Secret unless a controller manager runs.
-async fn token(client: &Client, namespace: &str, account: &str) -> anyhow::Result<String> {
+pub async fn token(client: &Client, namespace: &str, account: &str) -> anyhow::Result<String> {
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     let request: TokenRequest =
         serde_json::from_value(json!({"spec": {"audiences": [], "expirationSeconds": TOKEN_SECONDS}}))?;

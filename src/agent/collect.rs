@@ -38,8 +38,6 @@ const INTERVAL: Duration = Duration::from_secs(15 * 60);
 const SHORTEST: Duration = Duration::from_secs(1);
 /// Between the first full list and the first pass.
 const FIRST: Duration = Duration::from_secs(5);
-/// Bundles of this name prefix carry an agent.
-const AGENT_BUNDLES: &str = "fleet-agent";
 
 /// Stands for a unit where the replica with this duty is chosen.
 pub(super) const DUTY: &str = "garbage-collection";
@@ -284,7 +282,7 @@ fn ours(history: &[Record], agent_namespace: &str, scope: &str) -> Option<Owned>
     let hash = names::object_hash(&names::set_id(bundle, scope));
     let labelled = newest.manifest.contains(keys::HASH_LABEL);
     let scoped = if labelled { newest.manifest.contains(&hash) } else { scope.is_empty() };
-    if agent != agent_namespace || !scoped || bundle.starts_with(AGENT_BUNDLES) {
+    if agent != agent_namespace || !scoped || names::is_agent_bundle(bundle) {
         return None;
     }
     let stamp = history.iter().rev().find_map(Record::stamp);

@@ -7,11 +7,14 @@ use std::{
     time::Duration,
 };
 
+use tokio::sync::watch;
+
 use super::{history::History, mass::Holds, surroundings::Clock};
 use crate::{
     downstream::{Downstream, live::LiveStore, session::SessionHealth},
     monitor::ErrorStatuses,
     protocol::{Config, Holder, SessionId, Time},
+    registration::ClusterName,
     render::engine::Engine,
     telemetry::{Metrics, events::Events, probes::Health},
     upstream::Upstream,
@@ -21,6 +24,10 @@ use crate::{
 pub struct Context {
     /// The management cluster: claims and results, status subresource only.
     pub upstream: Upstream,
+    /// Its Cluster object, for the check-in.
+    pub cluster: watch::Receiver<ClusterName>,
+    /// Time between two check-ins.
+    pub checkin_interval: Duration,
     /// This cluster: release records and objects.
     pub downstream: Downstream,
     /// What lives of what was deployed.
@@ -33,6 +40,8 @@ pub struct Context {
     pub holder: Holder,
     /// Whether the session Lease is renewed.
     pub session: SessionHealth,
+    /// Makes the next renewal come at once.
+    pub session_news: Arc<tokio::sync::Notify>,
     /// Time between its renewals.
     pub session_renew: Duration,
     /// Settings of the protocol.
@@ -51,6 +60,8 @@ pub struct Context {
     pub slots: usize,
     /// How many of them are free; the session Lease tells the peers.
     pub free_slots: Arc<AtomicUsize>,
+    /// Replicas believed alive; the session Lease tells people.
+    pub replicas: Arc<AtomicUsize>,
     /// Which conditions are errors.
     pub errors: Arc<ErrorStatuses>,
     /// What was first seen when, to tell what stands still.

@@ -51,6 +51,8 @@ pub enum Message {
     Strays {
         /// Of which unit.
         name: Name,
+        /// Earlier BundleDeployments of its name that are gone.
+        earlier: std::collections::BTreeSet<crate::protocol::Uid>,
     },
     /// A pass of garbage collection ended.
     Collected {
@@ -58,6 +60,11 @@ pub enum Message {
         memory: super::collect::Memory,
         /// When that is due.
         again: std::time::Duration,
+    },
+    /// The sign of life was written, or not.
+    CheckedIn {
+        /// One line for people where it was not.
+        result: Result<(), String>,
     },
 }
 

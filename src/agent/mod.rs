@@ -7,6 +7,7 @@
 pub mod args;
 mod attempt;
 mod census;
+mod checkin;
 mod collect;
 mod context;
 mod dependencies;
@@ -20,6 +21,7 @@ mod notes;
 mod patience;
 mod plan;
 mod proof;
+mod refusal;
 mod removal;
 mod replica;
 mod shutdown;

@@ -10,8 +10,10 @@ use tracing::{debug, warn};
 
 use super::{
     context::Context,
+    history,
     inbox::{Message, Name},
     plan::{self, Plan, PlanError},
+    refusal,
     replica::Replica,
 };
 use crate::{
@@ -80,6 +82,8 @@ pub enum Outcome {
     },
     /// The release record is gone: deploy again.
     RecordGone,
+    /// The management cluster forgot what was deployed last: a new deployment will be refused, and that is told.
+    HistoryLost,
     /// Somebody wrote meanwhile, or the look failed.
     Again(Option<String>),
 }
@@ -98,14 +102,17 @@ impl Replica {
 
     /// Starts a look at a unit if it is this replica's and there is a reason.
     pub(super) fn monitor_if_due(&mut self, name: &Name) {
-        let draining = self.is_draining();
+        let rests = self.rests();
         let now = self.ctx.clock.now();
         let Some(entry) = self.units.get(name) else { return };
         let Some(latest) = &entry.unit.latest else { return };
         let blocked = latest.gate == Gate::Blocked && latest.outdated && !latest.slot.is_open();
+        let refused = refusal::applies(name, latest);
         let release = !latest.release.is_empty() && entry.unit.is_settled();
-        let mine =
-            (blocked || release) && !entry.unit.is_busy() && !draining && self.is_assigned(&entry.unit);
+        let mine = (blocked || refused || release)
+            && !entry.unit.is_busy()
+            && !rests
+            && self.is_assigned(&entry.unit);
         let state = (latest.rest, latest.release.clone(), latest.gate.clone());
         let Some(entry) = self.units.get_mut(name) else { return };
         if !mine {
@@ -137,6 +144,7 @@ impl Replica {
         let (ctx, outbox, name) = (self.ctx.clone(), self.outbox.clone(), name.clone());
         tokio::spawn(async move {
             let outcome = match waits_for {
+                _ if refused => refusal::tell(&ctx, &name, &object).await,
                 Some(text) => tell_blocked(&ctx, &name, &object, text).await,
                 None if blocked => Outcome::Again(None),
                 None => look(&ctx, &name, &object, plan).await,
@@ -171,6 +179,10 @@ impl Replica {
             Outcome::RecordGone => {
                 warn!(unit = %name, "its release record is gone: deploying again");
                 entry.monitored.plan = None;
+                self.feed(name, Input::Redeploy);
+            }
+            Outcome::HistoryLost => {
+                warn!(unit = %name, "the management cluster does not know what was deployed last: trying to deploy what it wants");
                 self.feed(name, Input::Redeploy);
             }
             Outcome::Again(cause) => {
@@ -210,6 +222,7 @@ async fn look(
         },
     };
     match plan::evaluate(ctx, name, object, &plan).await {
+        Ok(_) if history::is_lost(ctx, object, &plan).await => Outcome::HistoryLost,
         Ok(evaluation) => {
             let changes_in =
                 evaluation.changes_at.map(|moment| (moment - ctx.clock.wall()).to_std().unwrap_or_default());
@@ -252,7 +265,7 @@ async fn tell_blocked(
 }
 
 /// Writes what differs, under the version that was judged (S4). `None`: nothing does.
-async fn write(
+pub(super) async fn write(
     ctx: &Context,
     name: &Name,
     object: &Arc<BundleDeployment>,

@@ -27,7 +27,12 @@ impl Passing for RegistrationError {
     fn may_pass(&self) -> bool {
         match self {
             Self::Read { source, .. } => outage(source),
-            Self::Missing { .. } | Self::Key { .. } | Self::Kubeconfig { .. } | Self::Config { .. } => false,
+            Self::Missing { .. }
+            | Self::Key { .. }
+            | Self::Kubeconfig { .. }
+            | Self::Config { .. }
+            | Self::Refused { .. }
+            | Self::Managed(_) => false,
         }
     }
 }

@@ -87,6 +87,10 @@ async fn try_remove(
     uid: &Uid,
     dead_guard: Option<SessionId>,
 ) -> Result<bool, RemoveError> {
+    if api::names::is_agent_bundle(name) {
+        // Whatever stands there, this agent did not deploy it, and its records are what Fleet's agent goes by.
+        return Ok(false);
+    }
     let (namespace, release) = place(name, object);
     let version = object.metadata.resource_version.clone().map(Epoch);
     // None known: nothing is older.

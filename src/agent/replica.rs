@@ -23,6 +23,7 @@ use self::turns::{Queue, Turn};
 use super::{
     attempt::Ended,
     census::{self, Census},
+    checkin,
     collect::{self, Collector},
     context::Context,
     inbox::{Message, Name, Outbox, Source},
@@ -33,10 +34,13 @@ use super::{
 };
 use crate::{
     api::{self, BundleDeployment},
-    downstream::session::{PodEvent, SessionEvent},
+    downstream::{
+        fleet_lease::Lead,
+        session::{PodEvent, SessionEvent},
+    },
     protocol::{
-        self, Effect, Env, HealthyClock, Input, Nonce, Outcome, SessionId, Sessions, Snapshot, Time, Unit,
-        Work, step,
+        self, Effect, Env, HealthyClock, Input, Nonce, Outcome, SessionId, Sessions, Snapshot, Time, Uid,
+        Unit, Work, step,
     },
     upstream::{self, Healed},
 };
@@ -67,6 +71,8 @@ pub(super) struct Entry {
     /// The next deployment sweeps, as after a takeover; `sweeping`: the one that runs does.
     pub sweep: bool,
     pub sweeping: bool,
+    /// Earlier BundleDeployments of its name whose strays it is to sweep, too.
+    pub earlier: BTreeSet<Uid>,
     /// Where the census has it.
     counted: Option<census::Place>,
 }
@@ -98,13 +104,16 @@ pub struct Replica {
     patient: protocol::Config,
     census: Census,
     collector: Collector,
+    check_ins: checkin::Timetable,
+    /// Fleet's agent has the turn, or may have it: nothing is begun.
+    standby: bool,
 }
 
 impl Replica {
     /// A replica that knows nothing yet.
     pub fn new(ctx: Arc<Context>) -> Self {
         let (outbox, inbox) = Outbox::new();
-        let healthy = HealthyClock::new(ctx.clock.now(), ctx.session_renew * 2);
+        let healthy = HealthyClock::for_renewals(ctx.clock.now(), ctx.session_renew);
         let sessions = Sessions::new(ctx.protocol.ttl);
         Self {
             units: HashMap::new(),
@@ -125,6 +134,8 @@ impl Replica {
             patient: protocol::Config { absence_grace: ctx.mass_grace, ..ctx.protocol.clone() },
             census: Census::default(),
             collector: Collector::default(),
+            check_ins: checkin::Timetable::default(),
+            standby: true,
             ctx,
         }
     }
@@ -134,11 +145,14 @@ impl Replica {
         mut self,
         sessions: impl Stream<Item = SessionEvent> + Send,
         pods: impl Stream<Item = PodEvent> + Send,
+        mut lead: tokio::sync::watch::Receiver<Lead>,
         mut phase: tokio::sync::watch::Receiver<Phase>,
     ) {
         let ctx = self.ctx.clone();
-        let (client, namespace) = (ctx.upstream.client(), ctx.upstream.namespace().to_owned());
-        let open = move || upstream::watch(client.clone(), Some(&namespace)).boxed();
+        let source = ctx.upstream.clone();
+        let open = move || upstream::watch(source.client(), Some(source.namespace())).boxed();
+        let mut exchanges = ctx.upstream.exchanges();
+        lead.mark_changed();
         let mut bundle_deployments = Healed::new(open, surroundings::jittered);
         let mut sessions = Box::pin(sessions);
         let mut pods = Box::pin(pods);
@@ -147,6 +161,7 @@ impl Replica {
         loop {
             let timer = self.timers.peek().map(|Reverse((time, _))| ctx.clock.moment(*time));
             let quiet = self.next_quiet().map(|time| ctx.clock.moment(time));
+            let check_in = self.check_ins.next.map(|time| ctx.clock.moment(time));
             let collection = self.collector.next.map(|time| ctx.clock.moment(time));
             tokio::select! {
                 biased;
@@ -158,6 +173,11 @@ impl Replica {
                     let sent = ctx.clock.at(renewals.borrow_and_update().sent);
                     self.healthy.renewed(sent);
                 }
+                Ok(()) = lead.changed() => {
+                    let now = lead.borrow_and_update().clone();
+                    self.on_lead(&now);
+                }
+                Ok(()) = exchanges.changed() => bundle_deployments.follow_up(),
                 Some(message) = self.inbox.recv() => self.take(message),
                 Some(event) = sessions.next() => self.on_session(event),
                 Some(event) = pods.next() => self.on_pod(event),
@@ -167,6 +187,7 @@ impl Replica {
                 () = sleep_until(timer) => self.on_timer(),
                 () = sleep_until(quiet) => {}
                 () = sleep_until(collection) => self.collect(),
+                () = sleep_until(check_in) => self.check_ins.start(&ctx, &self.outbox),
             }
             self.notice_who_lives();
             if std::mem::take(&mut self.states_changed) {
@@ -189,7 +210,10 @@ impl Replica {
             Phase::Draining => {
                 info!("no new claims: stopping");
                 self.draining = true;
-                self.ctx.free_slots.store(0, Ordering::Relaxed);
+                // Told before anything is handed over: no peer then leaves this replica a head start.
+                self.offer_slots();
+                self.ctx.session_news.notify_one();
+                self.assign_check_in();
                 // A wait for readiness has no end in sight: handed over at once, also one just being entered.
                 let waits = |unit: &Unit| {
                     matches!(
@@ -205,11 +229,16 @@ impl Replica {
                 self.feed_where(|unit| matches!(unit.work, Work::Running { .. }), Input::Stop);
                 self.is_quiet()
             }
+            Phase::Leave => {
+                let left = self.units.values().filter(|entry| !is_quiet(entry)).count();
+                warn!(left, "no answer to the last requests: leaving without");
+                true
+            }
         }
     }
 
     fn is_quiet(&self) -> bool {
-        self.units.values().all(|entry| !entry.unit.is_busy() && !entry.monitored.is_busy())
+        self.units.values().all(is_quiet)
     }
 
     fn take(&mut self, message: Message) {
@@ -242,13 +271,16 @@ impl Replica {
                 self.feed(&name, input);
             }
             Message::Monitored { name, outcome } => self.on_monitored(&name, outcome),
-            Message::Strays { name } => {
+            Message::Strays { name, earlier } => {
                 if let Some(entry) = self.units.get_mut(&name) {
                     entry.sweep = true;
+                    entry.earlier = earlier;
                     self.feed(&name, Input::Redeploy);
                 }
             }
+            Message::CheckedIn { result } => self.check_ins.ended(&self.ctx, result),
             Message::Collected { memory, again } => {
+                self.ctx.metrics.garbage_collection();
                 self.collector.ended(memory, self.ctx.clock.now(), again);
             }
         }
@@ -258,7 +290,7 @@ impl Replica {
     fn collect(&mut self) {
         let healthy = self.healthy.at(self.ctx.clock.now());
         let duty = collect::DUTY.into();
-        let mine = !self.draining && self.sessions.is_assigned(&self.ctx.session_id, &duty, healthy);
+        let mine = !self.rests() && self.sessions.is_assigned(&self.ctx.session_id, &duty, healthy);
         let units = self.units.iter().filter_map(|(name, entry)| Some((name, entry.object.as_deref()?)));
         let expected = if mine { collect::expected(units) } else { HashSet::new() };
         self.collector.start(&self.ctx, &self.outbox, mine, expected);
@@ -290,7 +322,7 @@ impl Replica {
             holder: &self.ctx.holder,
             sessions: &self.sessions,
             free_slots: self.free_slots(),
-            draining: self.draining,
+            draining: self.rests(),
             entropy: surroundings::entropy(),
             config: if self.ctx.holds.has(name) { &self.patient } else { &self.ctx.protocol },
         };
@@ -311,10 +343,7 @@ impl Replica {
         self.census.moved(&self.ctx.metrics, &self.ctx.clock, stood, entry.counted);
         if held != holds {
             self.held_slots = if holds { self.held_slots + 1 } else { self.held_slots - 1 };
-            // A replica that stops is no choice for anybody: peers do not leave it a head start.
-            let free = if self.draining { 0 } else { self.free_slots() };
-            self.ctx.free_slots.store(free, Ordering::Relaxed);
-            self.ctx.metrics.set_free_slots(free);
+            self.offer_slots();
         }
         for effect in effects {
             self.execute(name, effect);
@@ -326,8 +355,16 @@ impl Replica {
         self.units.get(name).map(|entry| entry.read_turn.clone()).unwrap_or_default()
     }
 
-    pub(super) fn is_draining(&self) -> bool {
-        self.draining
+    /// A replica that begins nothing is no choice for anybody: peers do not leave it a head start.
+    fn offer_slots(&self) {
+        let free = if self.rests() { 0 } else { self.free_slots() };
+        self.ctx.free_slots.store(free, Ordering::Relaxed);
+        self.ctx.metrics.set_free_slots(free);
+    }
+
+    /// Whether nothing new is begun: it stops, or Fleet's agent works here.
+    pub(super) fn rests(&self) -> bool {
+        self.draining || self.standby
     }
 }
 
@@ -336,6 +373,11 @@ impl Replica {
     fn execute(&mut self, name: &Name, effect: Effect) {
         super::execute::execute(self, name, effect);
     }
+}
+
+/// Nothing of a unit is under way.
+fn is_quiet(entry: &Entry) -> bool {
+    !entry.unit.is_busy() && !entry.monitored.is_busy()
 }
 
 fn is_at(object: &BundleDeployment, latest: &Snapshot) -> bool {

@@ -8,7 +8,6 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{Client, Config, config::KubeConfigOptions};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -23,19 +22,20 @@ use super::{
 use crate::{
     downstream::{
         Downstream,
+        fleet_lease::{self, FleetLease},
         live::LiveStore,
         session::{SessionConfig, SessionError, SessionLease, Sweeper, watch_pods, watch_sessions},
     },
     monitor::{ErrorStatuses, MappingError},
     protocol::{self, Holder, SessionId},
-    registration::{self, RegistrationError},
+    registration::{self, Keeper, RegistrationError},
     render::engine::{Engine, EngineConfig, EngineError},
     telemetry::{
         Metrics,
         events::{self, Events, EventsConfig},
         probes::{self, Addresses, Health, ServeError},
     },
-    upstream::{self, Upstream, UpstreamError},
+    upstream::{self, ConnectError, Upstream, UpstreamError},
 };
 
 /// One downstream request's limit; with it a write of a frozen holder cannot land later than TTL and this.
@@ -43,22 +43,16 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Looks of monitoring at once.
 const MONITORS: usize = 16;
 /// Time to delete the session Lease at the very end.
-const LEAVE: Duration = Duration::from_secs(3);
+const LEAVE: Duration = Duration::from_secs(2);
 /// Time between two looks for Leases that nobody keeps.
 const SWEEP: Duration = Duration::from_secs(60);
 
 /// Why an agent ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The kubeconfig of this cluster is of no use.
-    #[error("cannot use the kubeconfig of this cluster")]
-    Kubeconfig(#[source] kube::config::KubeconfigError),
-    /// Neither a kubeconfig nor a pod's account.
-    #[error("no kubeconfig given, and this is not a pod with an account")]
-    InCluster(#[source] kube::config::InClusterError),
-    /// No client.
-    #[error("cannot make a client for this cluster")]
-    Client(#[source] kube::Error),
+    /// This cluster cannot be used.
+    #[error("cannot connect to this cluster")]
+    Downstream(#[source] ConnectError),
     /// The cluster is not registered.
     #[error("cannot start without a registration")]
     Registration(#[source] RegistrationError),
@@ -77,6 +71,9 @@ pub enum AgentError {
     /// Probes and metrics.
     #[error("cannot serve probes and metrics")]
     Serve(#[source] ServeError),
+    /// The Secret is another cluster namespace's by now: everything begins anew.
+    #[error("this cluster was registered for another cluster namespace: start again")]
+    Moved,
     /// Signals.
     #[error("cannot listen for signals")]
     Signal(#[source] std::io::Error),
@@ -89,22 +86,49 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
     }
     let clock = Clock::start();
     let metrics = Metrics::new();
-    let health = Health::new(&[patience::PART, "engine", "session", "sessions", "watch"]);
+    let health = Health::new(&[
+        patience::PART,
+        registration::PART,
+        "engine",
+        "session",
+        "sessions",
+        "watch",
+        fleet_lease::NAME,
+    ]);
     let stop = CancellationToken::new();
     let addresses = Addresses { metrics: &args.metrics_address, probes: &args.probe_address };
     probes::serve(addresses, health.clone(), metrics.clone(), stop.clone())
         .await
         .map_err(AgentError::Serve)?;
 
-    let client = downstream_client(&args).await?;
-    let registration =
-        until_it_passes(&health, async || registration::existing(&client, &args.namespace).await)
-            .await
-            .map_err(AgentError::Registration)?;
+    let client = upstream::client(args.kubeconfig.as_deref()).await.map_err(AgentError::Downstream)?;
+    let session_id = SessionId(surroundings::session_id());
+    let holder = Holder(args.pod_name.clone().unwrap_or_else(|| format!("flotilla-{session_id}")));
+    let home = home(&args);
+    let events = Events::start(
+        client.clone(),
+        EventsConfig { component: events::AGENT, instance: holder.0.clone(), home: home.clone() },
+        metrics.clone(),
+        stop.clone(),
+    );
+    let settings = registration::Settings::new(
+        &args.namespace,
+        &holder.0,
+        surroundings::entropy,
+        health.clone(),
+        registration::Settings::reporting(events.clone(), home.unwrap_or_else(|| secret(&args.namespace))),
+    );
+    let registration = until_it_passes(&health, async || registration::obtain(&client, &settings).await)
+        .await
+        .map_err(AgentError::Registration)?;
     until_it_passes(&health, async || registration::agent_config(&client, &args.namespace).await)
         .await
         .map_err(AgentError::Registration)?;
-    let upstream = Upstream::connect(registration.kubeconfig).await.map_err(AgentError::Upstream)?;
+    let upstream = Upstream::connect(registration.kubeconfig.clone()).await.map_err(AgentError::Upstream)?;
+    let moved = CancellationToken::new();
+    let keeper = Keeper::new(client.clone(), settings, upstream.clone(), &registration, moved.clone());
+    let cluster = keeper.cluster();
+    tokio::spawn(keeper.run(stop.clone()));
     let errors = match std::env::var(ErrorStatuses::VARIABLE) {
         Ok(json) if !json.is_empty() => ErrorStatuses::with(&json).map_err(AgentError::Mapping)?,
         Ok(_) | Err(_) => ErrorStatuses::default(),
@@ -114,10 +138,9 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
     let engine = Engine::start(EngineConfig::default()).map_err(AgentError::Engine)?;
     tokio::spawn(watch_engine(engine.clone(), health.clone(), metrics.clone()));
 
-    let session_id = SessionId(surroundings::session_id());
-    let holder = Holder(args.pod_name.clone().unwrap_or_else(|| format!("flotilla-{session_id}")));
     let free_slots = Arc::new(AtomicUsize::new(args.workers));
     metrics.set_slots(args.workers, args.workers);
+    let replicas = Arc::new(AtomicUsize::new(1));
     let config = SessionConfig {
         namespace: args.namespace.clone(),
         session: session_id.clone(),
@@ -128,6 +151,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         ttl: args.session_ttl,
         renew: args.session_renew,
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        replicas: replicas.clone(),
     };
     let session = until_it_passes(&health, async || {
         SessionLease::start(client.clone(), config.clone(), free_slots.clone()).await
@@ -136,14 +160,11 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
     .map_err(AgentError::Session)?;
     health.set("session", Ok(()));
     tokio::spawn(watch_session(session.health(), args.session_ttl, health.clone()));
-    let events = Events::start(
-        client.clone(),
-        EventsConfig { component: events::AGENT, instance: holder.0.clone(), home: home(&args) },
-        metrics.clone(),
-        stop.clone(),
-    );
+    let fleet_lease = FleetLease::new(client.clone(), &args.namespace, &holder);
+    let (lead, hold) = (fleet_lease.lead(), CancellationToken::new());
+    let fleet_lease = tokio::spawn(fleet_lease.run(hold.clone()));
     let downstream = Downstream::new(client.clone(), REQUEST_TIMEOUT, Arc::new(move || clock.wall()));
-    let phase = shutdown::listen(args.shutdown_grace).map_err(AgentError::Signal)?;
+    let phase = shutdown::listen(args.shutdown_grace, moved.clone()).map_err(AgentError::Signal)?;
     let cluster_namespace = upstream.namespace().to_owned();
     info!(
         holder = %holder,
@@ -156,12 +177,15 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
     );
     let ctx = Arc::new(Context {
         upstream,
+        cluster,
+        checkin_interval: args.checkin_interval,
         downstream,
         live: LiveStore::new(client.clone(), errors.clone(), surroundings::wall),
         engine,
         session_id: session_id.clone(),
         holder,
         session: session.health(),
+        session_news: session.news(),
         session_renew: args.session_renew,
         protocol: protocol::Config {
             ttl: args.session_ttl,
@@ -178,6 +202,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         scope: args.scope.clone(),
         slots: args.workers,
         free_slots,
+        replicas,
         errors,
         monitors: tokio::sync::Semaphore::new(MONITORS),
         still: Mutex::new(HashMap::new()),
@@ -197,8 +222,12 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         args.pod_uid.clone(),
     );
     tokio::spawn(sweep(sweeper, stop.clone()));
-    Replica::new(ctx).run(sessions, pods, phase).await;
+    Replica::new(ctx).run(sessions, pods, lead, phase).await;
 
+    hold.cancel();
+    if tokio::time::timeout(LEAVE, fleet_lease).await.is_err() {
+        warn!("Lease {} is left to run out", fleet_lease::NAME);
+    }
     // The Lease goes last: until here no peer takes this replica for dead.
     match tokio::time::timeout(LEAVE, session.end()).await {
         Ok(Ok(())) => {}
@@ -207,22 +236,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
     }
     info!(session = %session_id, "replica stopped");
     stop.cancel();
-    Ok(())
-}
-
-async fn downstream_client(args: &AgentArgs) -> Result<Client, AgentError> {
-    let mut config = match &args.kubeconfig {
-        Some(path) => {
-            let file = kube::config::Kubeconfig::read_from(path).map_err(AgentError::Kubeconfig)?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .map_err(AgentError::Kubeconfig)?
-        }
-        None => Config::incluster().map_err(AgentError::InCluster)?,
-    };
-    // Every write carries a precondition that its own repetition would trip over.
-    config.default_retry = false;
-    Client::try_from(config).map_err(AgentError::Client)
+    if moved.is_cancelled() { Err(AgentError::Moved) } else { Ok(()) }
 }
 
 /// What Events are about that have no release record to be about: the agent's pod, or its registration.
@@ -240,6 +254,17 @@ fn home(args: &AgentArgs) -> Option<ObjectReference> {
         uid,
         ..ObjectReference::default()
     })
+}
+
+/// Stands for an agent that runs in no pod.
+fn secret(namespace: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Secret".into()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(registration::SECRET.into()),
+        ..ObjectReference::default()
+    }
 }
 
 /// Without a working engine the replica is not ready and says why.

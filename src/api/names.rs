@@ -26,6 +26,18 @@ pub fn limit_name(name: &str, max: usize) -> String {
     format!("{kept}{separator}{}", md5(name, HASH))
 }
 
+/// Whether a BundleDeployment of this name carries Fleet's own agent: deploying it would put our competitor in our
+/// place, removing it would remove it from a cluster that goes back.
+pub fn is_agent_bundle(bd_name: &str) -> bool {
+    bd_name.starts_with("fleet-agent")
+}
+
+/// Name of the Secret in which Fleet's controller hands out what a registration was granted.
+pub fn registration_secret(client_id: &str, client_random: &str) -> String {
+    let digest = hex(&Sha256::digest(format!("{client_id}{client_random}")));
+    format!("c-{digest}")[..63].to_owned()
+}
+
 /// A release name made from a bundle's name: a DNS label of at most 53 characters.
 pub fn helm_release_name(name: &str) -> String {
     let flat = name.replace('/', "-");
@@ -74,11 +86,8 @@ pub fn cluster_namespace(namespace: &str, name: &str) -> String {
 /// The text that identifies all objects of one BundleDeployment; `scope` is the agent's scope or empty.
 pub fn set_id(bd_name: &str, scope: &str) -> String {
     // Fleet's import controller applied the agent's own objects under this id before any bundle existed.
-    let mut parts = if bd_name.starts_with("fleet-agent") {
-        vec!["fleet-agent-bootstrap"]
-    } else {
-        vec![SET_ID_PREFIX, bd_name]
-    };
+    let mut parts =
+        if is_agent_bundle(bd_name) { vec!["fleet-agent-bootstrap"] } else { vec![SET_ID_PREFIX, bd_name] };
     if !scope.is_empty() {
         parts.push(scope);
     }
@@ -114,6 +123,13 @@ mod tests {
         ] {
             assert_eq!(limit_name(name, max), expected, "{name} to {max}");
         }
+    }
+
+    #[test]
+    fn a_registrations_secret_is_named_after_both_words() {
+        let name = registration_secret("id", "random");
+        assert_eq!((name.len(), &name[..2]), (63, "c-"));
+        assert!(hex(&Sha256::digest(b"idrandom")).starts_with(&name[2..]));
     }
 
     #[test]

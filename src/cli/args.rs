@@ -206,8 +206,8 @@ pub struct AgentVerb {
     /// Suffix of the ids of deployed objects; lets several agents share a cluster [env: AGENT_SCOPE].
     #[arg(long, value_name = "SCOPE")]
     pub agent_scope: Option<String>,
-    /// Accepted for Fleet's chart, without meaning in this version: the Cluster's lastSeen is not written.
-    #[arg(long, hide = true, value_name = "DURATION", value_parser = duration::parse)]
+    /// How often the Cluster's lastSeen is written, by one of the replicas [env: CHECKIN_INTERVAL] [default: 15m].
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub checkin_interval: Option<Duration>,
     /// Kubeconfig of the cluster to deploy to [env: KUBECONFIG] [default: the pod's account].
     #[arg(long, value_name = "FILE")]
@@ -269,11 +269,6 @@ impl AgentVerb {
         if set(env, "DRIFT_RECONCILER_WORKERS").is_some() {
             remarks.push(
                 "DRIFT_RECONCILER_WORKERS has no meaning here: corrections use worker slots".to_owned(),
-            );
-        }
-        if self.checkin_interval.is_some() || set(env, "CHECKIN_INTERVAL").is_some() {
-            remarks.push(
-                "the check-in interval has no meaning in this version: lastSeen is not written".to_owned(),
             );
         }
         self.log.remarks(&mut remarks);

@@ -6,10 +6,13 @@
 
 pub mod apply;
 pub mod fence;
+pub mod fleet_lease;
 pub mod kinds;
 pub mod live;
+pub mod lookup;
 pub mod objects;
 pub mod prune;
+pub mod references;
 pub mod release;
 pub mod removal;
 pub mod restamp;

@@ -22,9 +22,6 @@ use crate::{
     render::Object,
 };
 
-/// Bundles of this name prefix carry the agent itself: their objects are never removed.
-const AGENT_BUNDLES: &str = "fleet-agent";
-
 /// Which release to remove, and as whom.
 pub struct Removal<'a> {
     /// The release's namespace.
@@ -94,7 +91,7 @@ pub struct Guarded {
 /// Guards a release. `None` when there is nothing (left) to remove.
 pub async fn guard(ctx: &Downstream, removal: Removal<'_>) -> Result<Option<Guarded>, UninstallError> {
     let Removal { namespace, name, bundle, uid, before, guard, take_over, mut history } = removal;
-    let keeps_objects = bundle.starts_with(AGENT_BUNDLES) || keeps_resources(&history);
+    let keeps_objects = crate::api::names::is_agent_bundle(bundle) || keeps_resources(&history);
     let foreign = history.iter().rev().find_map(Record::bundle).is_some_and(|owner| owner != bundle);
     let Some(newest) = history.last_mut() else { return Ok(None) };
     let record = newest.name().to_owned();

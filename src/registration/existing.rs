@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An existing registration: Secret and ConfigMap `fleet-agent` in the agent's namespace, as Fleet's agent has them.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, Client, config::Kubeconfig};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use sha2::{Digest, Sha256};
+
+use super::managed::ManagedError;
+use crate::upstream::UpstreamError;
 
 /// Name of both objects.
-const NAME: &str = "fleet-agent";
+pub const NAME: &str = "fleet-agent";
+/// Annotation of a Secret that the managed flow wrote: the ClusterRegistration it comes from.
+pub(super) const REQUEST: &str = "flotilla.fleet/registration";
 
 /// Why the agent cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +51,21 @@ pub enum RegistrationError {
         /// The key.
         key: &'static str,
     },
+    /// The management cluster refuses the credentials, and there is no bootstrap Secret to get new ones with.
+    #[error(
+        "the management cluster refuses the credentials of Secret {namespace}/{NAME}, and there is no Secret \
+         {namespace}/fleet-agent-bootstrap to register anew with: create that one, or replace the credentials"
+    )]
+    Refused {
+        /// The agent's namespace.
+        namespace: String,
+        /// The management cluster's answer.
+        #[source]
+        source: UpstreamError,
+    },
+    /// The flow with the bootstrap Secret did not end well; it is tried again.
+    #[error("cannot register this cluster")]
+    Managed(#[source] ManagedError),
     /// The kubeconfig is not one. Its text is not repeated: it holds a token.
     #[error("key \"kubeconfig\" of Secret {namespace}/{NAME} is not a kubeconfig")]
     Kubeconfig {
@@ -69,12 +92,22 @@ pub struct Registration {
     pub cluster_name: String,
     /// Namespace of the Cluster.
     pub cluster_registration_namespace: String,
+    /// The ClusterRegistration it comes from; `None` for one that Fleet or a person made.
+    pub request: Option<String>,
+    /// Hash of all that the Secret says.
+    pub fingerprint: [u8; 32],
 }
 
 /// The agent's settings; other keys are accepted and ignored, as Fleet's agent does.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentConfig {
+    /// Labels the Cluster gets at its registration.
+    #[serde(deserialize_with = "null_default")]
+    pub labels: BTreeMap<String, String>,
+    /// Identity of the cluster at its registration; empty: the uid of namespace `kube-system`.
+    #[serde(rename = "clientID", deserialize_with = "null_default")]
+    pub client_id: String,
     /// Go duration text.
     pub garbage_collection_interval: String,
     /// `system-store` or `strict`.
@@ -84,9 +117,30 @@ pub struct AgentConfig {
 
 /// Reads the Secret.
 pub async fn existing(client: &Client, namespace: &str) -> Result<Registration, RegistrationError> {
-    let kind = "Secret";
+    match secret(client, namespace).await? {
+        Some(secret) => read(&secret, namespace),
+        None => Err(missing(namespace)),
+    }
+}
+
+/// The Secret as it is now; `None` when there is none.
+pub(super) async fn secret(client: &Client, namespace: &str) -> Result<Option<Secret>, RegistrationError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let secret = found(secrets.get_opt(NAME).await, kind, namespace)?;
+    secrets.get_opt(NAME).await.map_err(|source| RegistrationError::Read {
+        kind: "Secret",
+        namespace: namespace.to_owned(),
+        source: Box::new(source),
+    })
+}
+
+/// The error of a cluster without the Secret.
+pub(super) fn missing(namespace: &str) -> RegistrationError {
+    RegistrationError::Missing { kind: "Secret", namespace: namespace.to_owned() }
+}
+
+/// What the Secret says.
+pub(super) fn read(secret: &Secret, namespace: &str) -> Result<Registration, RegistrationError> {
+    let kind = "Secret";
     let text = |key: &'static str| {
         let bytes = secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.as_slice());
         bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).filter(|text| !text.is_empty())
@@ -95,10 +149,18 @@ pub async fn existing(client: &Client, namespace: &str) -> Result<Registration, 
     let yaml = text("kubeconfig").ok_or_else(|| missing("kubeconfig"))?;
     let kubeconfig = Kubeconfig::from_yaml(yaml)
         .map_err(|_| RegistrationError::Kubeconfig { namespace: namespace.to_owned() })?;
+    let mut hash = Sha256::new();
+    for key in ["kubeconfig", "clusterNamespace", "clusterName"] {
+        hash.update(text(key).unwrap_or_default());
+        hash.update([0]);
+    }
+    let request = secret.metadata.annotations.as_ref().and_then(|notes| notes.get(REQUEST)).cloned();
     Ok(Registration {
         kubeconfig,
         cluster_name: text("clusterName").unwrap_or_default().to_owned(),
         cluster_registration_namespace: text("clusterNamespace").unwrap_or_default().to_owned(),
+        request,
+        fingerprint: hash.finalize().into(),
     })
 }
 
@@ -127,4 +189,9 @@ fn found<T>(
         Ok(None) => Err(RegistrationError::Missing { kind, namespace }),
         Err(source) => Err(RegistrationError::Read { kind, namespace, source: Box::new(source) }),
     }
+}
+
+/// Go writes an empty map or text as null.
+fn null_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }

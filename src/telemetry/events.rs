@@ -38,9 +38,21 @@ pub mod reason {
     pub const UNINSTALLED: &str = "Uninstalled";
     /// Something is too large to be stored.
     pub const SIZE_EXCEEDED: &str = "SizeExceeded";
+    /// The cluster was registered, or registered anew.
+    pub const REGISTERED: &str = "Registered";
+    /// The registration cannot go on; the note says what it waits for.
+    pub const REGISTRATION_FAILED: &str = "RegistrationFailed";
+    /// The management cluster refuses the agent's credentials, and nothing is there to replace them.
+    pub const CREDENTIALS_REFUSED: &str = "CredentialsRefused";
+    /// New credentials of Secret `fleet-agent` are in use.
+    pub const CREDENTIALS_CHANGED: &str = "CredentialsChanged";
+    /// A bundle that carries Fleet's own agent is not deployed.
+    pub const AGENT_BUNDLE_REFUSED: &str = "AgentBundleRefused";
+    /// Fleet's agent runs in this cluster: this one stands by.
+    pub const STANDING_BY: &str = "StandingBy";
 
     /// All of them.
-    pub const ALL: [&str; 11] = [
+    pub const ALL: [&str; 17] = [
         FIRST_DEPLOYED,
         DEPLOY_FAILED,
         RECOVERED,
@@ -52,6 +64,12 @@ pub mod reason {
         UPSTREAM_RESTORED,
         UNINSTALLED,
         SIZE_EXCEEDED,
+        REGISTERED,
+        REGISTRATION_FAILED,
+        CREDENTIALS_REFUSED,
+        CREDENTIALS_CHANGED,
+        AGENT_BUNDLE_REFUSED,
+        STANDING_BY,
     ];
 }
 

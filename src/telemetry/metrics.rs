@@ -33,7 +33,9 @@ struct Inner {
     downstream_writes: Family<DownstreamWrite, Counter>,
     stale_writes_refused: Counter,
     monitor_writes: Counter,
+    garbage_collections: Counter,
     engine_restarts: Counter,
+    check_ins: Family<CheckInOutcome, Counter>,
     events_written: Counter,
     events_dropped: Counter,
     events_failed: Counter,
@@ -76,7 +78,9 @@ impl Metrics {
             downstream_writes: filled(DownstreamWrite::ALL),
             stale_writes_refused: Counter::default(),
             monitor_writes: Counter::default(),
+            garbage_collections: Counter::default(),
             engine_restarts: Counter::default(),
+            check_ins: filled(CheckInOutcome::ALL),
             events_written: Counter::default(),
             events_dropped: Counter::default(),
             events_failed: Counter::default(),
@@ -163,9 +167,19 @@ impl Metrics {
         self.0.stale_writes_refused.inc();
     }
 
+    /// A pass of garbage collection ended.
+    pub fn garbage_collection(&self) {
+        self.0.garbage_collections.inc();
+    }
+
     /// The engine process was started again.
     pub fn engine_restart(&self) {
         self.0.engine_restarts.inc();
+    }
+
+    /// A sign of life was written to the Cluster's status, or could not be.
+    pub fn checked_in(&self, outcome: CheckInOutcome) {
+        self.0.check_ins.get_or_create(&outcome).inc();
     }
 
     /// An Event reached the API server.
@@ -267,7 +281,13 @@ impl Inner {
             self.stale_writes_refused.clone(),
         );
         r.register("monitor_writes", "Status writes of idle units", self.monitor_writes.clone());
+        r.register(
+            "garbage_collections",
+            "Looks at all releases for those that nobody needs",
+            self.garbage_collections.clone(),
+        );
         r.register("engine_restarts", "Restarts of the rendering engine", self.engine_restarts.clone());
+        r.register("check_ins", "Signs of life for the Cluster's status, by outcome", self.check_ins.clone());
         r.register("events_written", "Kubernetes Events written", self.events_written.clone());
         r.register(
             "events_dropped",

@@ -91,6 +91,12 @@ impl Healed {
         self.push();
     }
 
+    /// What was known stands, but the way to the server has changed: a new stream, the old one for a moment beside it.
+    pub fn follow_up(&mut self) {
+        self.failures = 0;
+        self.renew();
+    }
+
     fn is_news(&mut self, generation: u64, event: &Event) -> bool {
         let current = generation == self.generation;
         match event {

@@ -3,10 +3,14 @@
 //!
 //! Every write is a PATCH of the status subresource that carries uid and resourceVersion; there is no other.
 
+mod checkin;
+mod connect;
 pub mod fields;
 mod healed;
+mod link;
 mod served;
 mod snapshot;
+mod values;
 mod watch;
 mod write;
 
@@ -16,7 +20,11 @@ use kube::{Api, Client, Config, config::Kubeconfig};
 
 use crate::api::{BundleDeployment, Content};
 
+pub use checkin::CheckIn;
+pub use connect::{ConnectError, client};
 pub use healed::{Healed, Jitter};
+use link::Link;
+pub use link::{Access, is_refusal};
 pub use snapshot::snapshot;
 pub use watch::{Event, watch, watch_in_pages};
 pub use write::Answer;
@@ -46,20 +54,28 @@ pub enum UpstreamError {
         #[source]
         source: Box<kube::Error>,
     },
-    /// A read did not end in time.
-    #[error("reading {object} on the management cluster took longer than {} s", REQUEST_TIMEOUT.as_secs())]
+    /// A write failed.
+    #[error("cannot write {object} on the management cluster")]
+    Write {
+        /// Kind and name.
+        object: String,
+        /// The API's answer.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// A call did not end in time.
+    #[error("{object} on the management cluster: no answer in {} s", REQUEST_TIMEOUT.as_secs())]
     Timeout {
         /// Kind and name.
         object: String,
     },
 }
 
-/// The management cluster under the agent's narrow rights.
+/// The management cluster under the agent's narrow rights. Cloning shares it, the exchange of credentials included.
 #[derive(Clone)]
 pub struct Upstream {
-    client: Client,
+    link: Link,
     namespace: String,
-    bundle_deployments: Api<BundleDeployment>,
 }
 
 impl Upstream {
@@ -72,23 +88,20 @@ impl Upstream {
     }
 
     /// Connects with a ready configuration.
-    pub fn with_config(mut config: Config) -> Result<Self, UpstreamError> {
-        // A retried claim meets its own success as a conflict; only the protocol may try again.
-        config.default_retry = false;
+    pub fn with_config(config: Config) -> Result<Self, UpstreamError> {
         let namespace = config.default_namespace.clone();
-        let client = Client::try_from(config).map_err(UpstreamError::Client)?;
+        let client = connect::sending_once(config).map_err(UpstreamError::Client)?;
         Ok(Self::with_client(client, namespace))
     }
 
     /// For tests: any client.
     pub fn with_client(client: Client, namespace: String) -> Self {
-        let bundle_deployments = Api::namespaced(client.clone(), &namespace);
-        Self { client, namespace, bundle_deployments }
+        Self { link: Link::new(client), namespace }
     }
 
-    /// The client, for the watch.
+    /// The client as it is now, for the watch.
     pub fn client(&self) -> Client {
-        self.client.clone()
+        self.link.client()
     }
 
     /// The cluster namespace.
@@ -96,12 +109,16 @@ impl Upstream {
         &self.namespace
     }
 
+    fn bundle_deployments(&self) -> Api<BundleDeployment> {
+        Api::namespaced(self.client(), &self.namespace)
+    }
+
     /// Live read of a BundleDeployment; `None` is a 404 that names it.
     ///
     /// A removed CRD or group answers a 404, too, but a plain one: that is an error, not an absence.
     pub async fn read(&self, name: &str) -> Result<Option<BundleDeployment>, UpstreamError> {
         let object = || format!("bundledeployment {}/{name}", self.namespace);
-        match tokio::time::timeout(REQUEST_TIMEOUT, self.bundle_deployments.get(name)).await {
+        match self.noted(self.bundle_deployments().get(name)).await {
             Err(_) => Err(UpstreamError::Timeout { object: object() }),
             Ok(Ok(found)) => Ok(Some(found)),
             Ok(Err(kube::Error::Api(status))) if names_the_object(&status, name) => Ok(None),
@@ -112,13 +129,25 @@ impl Upstream {
     /// Live read of a Content.
     pub async fn content(&self, id: &str) -> Result<Content, UpstreamError> {
         let object = || format!("content {id}");
-        let contents: Api<Content> = Api::all(self.client.clone());
-        match tokio::time::timeout(REQUEST_TIMEOUT, contents.get(id)).await {
+        let contents: Api<Content> = Api::all(self.client());
+        match self.noted(contents.get(id)).await {
             Err(_) => Err(UpstreamError::Timeout { object: object() }),
             Ok(found) => {
                 found.map_err(|source| UpstreamError::Read { object: object(), source: Box::new(source) })
             }
         }
+    }
+
+    /// One call in its time; a refusal of the credentials is made known to who keeps them.
+    async fn noted<T>(
+        &self,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Result<kube::Result<T>, tokio::time::error::Elapsed> {
+        let answer = tokio::time::timeout(REQUEST_TIMEOUT, call).await;
+        if let Ok(Err(error)) = &answer {
+            self.link.note(error);
+        }
+        answer
     }
 }
 

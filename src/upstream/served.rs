@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether BundleDeployments are served as a kind: a CRD that is being removed deletes all of them.
 
+use std::collections::BTreeSet;
+
 use kube::api::ListParams;
 
-use super::{REQUEST_TIMEOUT, Upstream, UpstreamError};
-use crate::protocol::Epoch;
+use super::{Upstream, UpstreamError};
+use crate::protocol::{Epoch, Uid};
 
 const GROUP_VERSION: &str = "fleet.cattle.io/v1alpha1";
 const PLURAL: &str = "bundledeployments";
@@ -16,7 +18,8 @@ impl Upstream {
     /// without the verb `create`. An error is no answer.
     pub async fn serves_units(&self) -> Result<bool, UpstreamError> {
         let object = || format!("what {GROUP_VERSION} serves");
-        let served = match self.in_time(self.client.list_api_group_resources(GROUP_VERSION), object).await? {
+        let client = self.client();
+        let served = match self.in_time(client.list_api_group_resources(GROUP_VERSION), object).await? {
             Ok(served) => served,
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(false),
             Err(source) => return Err(UpstreamError::Read { object: object(), source: Box::new(source) }),
@@ -30,7 +33,8 @@ impl Upstream {
         }
         let object = || format!("bundledeployments in {}", self.namespace);
         let first = ListParams::default().limit(1);
-        match self.in_time(self.bundle_deployments.list_metadata(&first), object).await? {
+        let bundle_deployments = self.bundle_deployments();
+        match self.in_time(bundle_deployments.list_metadata(&first), object).await? {
             Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
             Err(source) => Err(UpstreamError::Read { object: object(), source: Box::new(source) }),
@@ -41,10 +45,27 @@ impl Upstream {
     pub async fn newest_version(&self) -> Result<Epoch, UpstreamError> {
         let object = || format!("bundledeployments in {}", self.namespace);
         let first = ListParams::default().limit(1);
-        let list = self.in_time(self.bundle_deployments.list_metadata(&first), object).await?;
+        let bundle_deployments = self.bundle_deployments();
+        let list = self.in_time(bundle_deployments.list_metadata(&first), object).await?;
         let list =
             list.map_err(|source| UpstreamError::Read { object: object(), source: Box::new(source) })?;
         Ok(Epoch(list.metadata.resource_version.unwrap_or_default()))
+    }
+
+    /// Which of these BundleDeployments exist no more, by a live list.
+    pub async fn gone(&self, mut uids: BTreeSet<Uid>) -> Result<BTreeSet<Uid>, UpstreamError> {
+        if uids.is_empty() {
+            return Ok(uids);
+        }
+        let object = || format!("bundledeployments in {}", self.namespace);
+        let bundle_deployments = self.bundle_deployments();
+        let list = self.in_time(bundle_deployments.list_metadata(&ListParams::default()), object).await?;
+        let list =
+            list.map_err(|source| UpstreamError::Read { object: object(), source: Box::new(source) })?;
+        for living in list.items {
+            uids.remove(&Uid(living.metadata.uid.unwrap_or_default()));
+        }
+        Ok(uids)
     }
 
     async fn in_time<T>(
@@ -52,7 +73,7 @@ impl Upstream {
         call: impl Future<Output = kube::Result<T>>,
         object: impl FnOnce() -> String,
     ) -> Result<kube::Result<T>, UpstreamError> {
-        let answer = tokio::time::timeout(REQUEST_TIMEOUT, call).await;
+        let answer = self.noted(call).await;
         answer.map_err(|_| UpstreamError::Timeout { object: object() })
     }
 }

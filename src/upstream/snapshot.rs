@@ -4,12 +4,9 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::{
-    api::{BundleDeployment, BundleDeploymentStatus, keys},
+    api::{BundleDeployment, BundleDeploymentStatus, keys, names},
     protocol::{ClaimSlot, Gate, Snapshot},
 };
-
-/// Name prefix of Fleet's own agent bundle: deploying it would put our competitor in our place.
-const AGENT_BUNDLE: &str = "fleet-agent";
 
 /// Reduces an object; `blocked` tells whether its dependencies are not ready.
 pub fn snapshot(bd: &BundleDeployment, blocked: bool) -> Snapshot {
@@ -36,7 +33,7 @@ pub fn snapshot(bd: &BundleDeployment, blocked: bool) -> Snapshot {
 
 fn gate(bd: &BundleDeployment, blocked: bool) -> Gate {
     let name = bd.metadata.name.as_deref().unwrap_or_default();
-    if bd.metadata.deletion_timestamp.is_some() || name.starts_with(AGENT_BUNDLE) {
+    if bd.metadata.deletion_timestamp.is_some() || names::is_agent_bundle(name) {
         Gate::Refused
     } else if bd.spec.paused || bd.spec.off_schedule || bd.spec.waiting_for_values {
         Gate::Held

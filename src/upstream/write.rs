@@ -33,8 +33,8 @@ impl Upstream {
         );
         let params = PatchParams::default();
         let patch = Patch::Merge(patch);
-        let call = self.bundle_deployments.patch_status(name, &params, &patch);
-        match tokio::time::timeout(REQUEST_TIMEOUT, call).await {
+        let bundle_deployments = self.bundle_deployments();
+        match self.noted(bundle_deployments.patch_status(name, &params, &patch)).await {
             Ok(Ok(bd)) => Answer::Written(Box::new(bd)),
             Ok(Err(error)) => classify(error, name),
             Err(_) => Answer::Unclear(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())),
@@ -52,8 +52,10 @@ fn classify(error: kube::Error, name: &str) -> Answer {
     match status.code {
         _ if too_large => Answer::TooLarge,
         409 => Answer::Conflict,
+        // Not done, and not refused for good: the credentials are exchanged, and a live read tells what stands there.
+        401 => Answer::Unclear(status.message.clone()),
         404 if super::names_the_object(status, name) => Answer::Absent,
-        400 | 401 | 403 | 405 | 415 | 422 => Answer::Denied(status.message.clone()),
+        400 | 403 | 405 | 415 | 422 => Answer::Denied(status.message.clone()),
         _ => Answer::Unclear(status.message.clone()),
     }
 }
@@ -73,6 +75,7 @@ mod tests {
             (409, "the object has been modified", "Conflict"),
             // A plain 404 is a removed CRD or group: an outage.
             (404, "the server could not find the requested resource", "Unclear"),
+            (401, "Unauthorized", "Unclear"),
             (403, "forbidden", "Denied"),
             (422, "invalid", "Denied"),
             (429, "slow down", "Unclear"),

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The other replicas: who lives, and what is this one's duty because of it.
 
+use std::sync::atomic::Ordering;
+
 use tracing::{debug, info};
 
 use super::Replica;
 use crate::{
-    downstream::session::{PodEvent, Session, SessionEvent},
+    agent::{checkin, notes},
+    downstream::{
+        fleet_lease::{self, Lead},
+        session::{PodEvent, Session, SessionEvent},
+    },
     protocol::{Input, SessionId, SessionSeen, Time, Unit},
+    telemetry::events::{EventType, reason},
 };
 
 impl Replica {
@@ -44,8 +51,36 @@ impl Replica {
         }
         debug!(live = live.len(), "sessions changed");
         self.ctx.metrics.set_live_sessions(live.len());
+        self.ctx.replicas.store(live.len(), Ordering::Relaxed);
         self.live = live;
+        self.assign_check_in();
         self.feed_where(|unit| !unit.is_busy(), Input::Tick);
+    }
+
+    /// Whether the check-in is this replica's.
+    pub(super) fn assign_check_in(&mut self) {
+        let healthy = self.healthy.at(self.ctx.clock.now());
+        let assigned = self.sessions.is_assigned(&self.ctx.session_id, &checkin::DUTY.into(), healthy);
+        self.check_ins.assign(&self.ctx, assigned && !self.rests());
+    }
+
+    /// Who works in this cluster: this agent, or Fleet's. What was begun is ended either way.
+    pub(super) fn on_lead(&mut self, lead: &Lead) {
+        let namespace = &self.ctx.agent_namespace;
+        let told = lead.text(namespace);
+        if let (Some(text), Lead::Foreign { renewed: true, .. }) = (&told, lead) {
+            notes::publish(&self.ctx, None, EventType::Warning, reason::STANDING_BY, text.clone());
+        }
+        self.ctx.health.set(fleet_lease::NAME, told.map_or(Ok(()), Err));
+        let standby = *lead != Lead::Ours;
+        if std::mem::replace(&mut self.standby, standby) == standby {
+            return;
+        }
+        self.offer_slots();
+        self.assign_check_in();
+        if !standby {
+            self.feed_where(|unit| !unit.is_busy(), Input::Tick);
+        }
     }
 
     /// Nothing runs in a Pod any more. Most Pods are no replica's.

@@ -45,6 +45,7 @@ impl Replica {
                 warn!(unit = %name, cause = %error, "this BundleDeployment cannot be read; others go on");
             }
             upstream::Event::Failed(error) => {
+                self.ctx.upstream.note_watch(&error);
                 let cause = upstream::chain(&error);
                 warn!(cause, "the watch of BundleDeployments failed and is opened anew");
                 self.ctx.health.set("watch", Err(cause));

@@ -63,6 +63,16 @@ label! {
 }
 
 label! {
+    /// What became of a sign of life.
+    CheckInOutcome as "outcome" {
+        /// It stands in the Cluster's status.
+        Written = "written",
+        /// It could not be written.
+        Failed = "failed",
+    }
+}
+
+label! {
     /// How a deployment ended.
     DeploymentOutcome as "outcome" {
         /// First revision of a release.

@@ -20,6 +20,7 @@ fn config() -> SessionConfig {
         ttl: TTL,
         renew: RENEW,
         version: "0.1.0".into(),
+        replicas: Arc::new(AtomicUsize::new(1)),
     }
 }
 
@@ -88,6 +89,19 @@ async fn every_renewal_names_the_version_it_follows_and_tells_the_free_slots() {
     assert_eq!(call.body["metadata"]["annotations"]["flotilla.fleet/free-slots"], "0");
     assert!(call.body["spec"]["renewTime"].is_string());
     assert_eq!(lease.health().renewals().borrow().count, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn news_of_the_slots_are_told_at_once() {
+    let (client, mut server) = scripted::client();
+    let free = slots(2);
+    let lease = started(&mut server, client, &free).await;
+    let begun = Instant::now();
+    free.store(0, Ordering::Relaxed);
+    lease.news().notify_one();
+    let call = server.next().await;
+    assert_eq!(call.body["metadata"]["annotations"]["flotilla.fleet/free-slots"], "0");
+    assert!(begun.elapsed() < RENEW / 5, "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An agent gets its registration once, however many replicas ask and wherever one is killed; keeps it through rotation
+//! and refusal; says that it lives; and stands by while Fleet's agent runs.
+//!
+//! Fleet's controller is played by a stand-in (`dev/harness/registrar.rs`) on a real API server.
+
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use flotilla::api::Cluster;
+use flotilla::registration::managed::{BOOTSTRAP, INTENT};
+use flotilla::registration::{self, Settings};
+use flotilla::telemetry::probes::Health;
+use futures::{StreamExt, TryStreamExt, future, stream};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+#[path = "../dev/harness/mod.rs"]
+mod harness;
+
+use harness::bundles::{Bundle, Publisher};
+use harness::fleet::{self, REGISTRATION_NAMESPACE};
+use harness::registrar::Registrar;
+use harness::replica::Replica;
+use harness::units::Units;
+use harness::world::{Downstream, World, get, ready};
+use harness::{GENEROUS, Tools, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registration_is_got_once_and_kept() -> anyhow::Result<()> {
+    let tools = Tools::build(Tools::CONTROL_PLANE)?;
+    let binary = Path::new(env!("CARGO_BIN_EXE_flotilla"));
+    let world = World::start(binary, tools, Downstream::Bare).await?;
+    let result = stories(&world).await;
+    world.conclude(result)
+}
+
+async fn stories(world: &World) -> anyhow::Result<()> {
+    let registrar = Registrar::start(&world.upstream).await?;
+    let stage = Stage {
+        world,
+        registrar,
+        local: world.downstream.admin().await?,
+        upstream: world.upstream.admin().await?,
+    };
+    tokio::try_join!(
+        stage.a_flow_that_is_cut_anywhere_is_completed_and_asks_once(),
+        stage.ten_replicas_ask_once(),
+        stage.refused_credentials_are_replaced_when_there_is_a_bootstrap_secret(),
+        stage.rotated_credentials_are_tried_and_then_used_without_a_restart(),
+        stage.fleets_agent_is_waited_for_and_then_kept_waiting(),
+    )?;
+    Ok(())
+}
+
+struct Stage<'a> {
+    world: &'a World,
+    registrar: Registrar,
+    local: Client,
+    upstream: Client,
+}
+
+impl Stage<'_> {
+    async fn a_flow_that_is_cut_anywhere_is_completed_and_asks_once(&self) -> anyhow::Result<()> {
+        let whole = self.cut_after(usize::MAX).await?.context("a flow without a cut ends")?;
+        eprintln!("a whole flow takes {whole} polls");
+        ensure!(whole > 10, "{whole} polls are too few to be a flow");
+        // Where exactly a poll falls is another place each time: sixty of them leave no step out.
+        stream::iter((0..whole).step_by(whole.div_ceil(60)))
+            .map(|polls| self.cut_after(polls))
+            .buffer_unordered(10)
+            .try_collect::<Vec<_>>()
+            .await?;
+        Ok(())
+    }
+
+    /// Drops a flow after so many polls, as a kill would, and runs it again. Returns how many it took if it ended.
+    async fn cut_after(&self, polls: usize) -> anyhow::Result<Option<usize>> {
+        let namespace = format!("cut-{polls}");
+        self.offer(&namespace, "cut").await?;
+        let settings = settings(&namespace);
+        let flow = registration::obtain(&self.local, &settings);
+        let ended = Cut { flow: Box::pin(flow), left: polls, used: 0 }.await;
+        registration::obtain(&self.local, &settings).await.with_context(|| namespace.clone())?;
+        self.asked_once(&namespace).await?;
+        ended.map(|(ended, used)| ended.map(|_| used)).transpose().map_err(Into::into)
+    }
+
+    async fn ten_replicas_ask_once(&self) -> anyhow::Result<()> {
+        const NAMESPACE: &str = "ten";
+        self.offer(NAMESPACE, "ten").await?;
+        let settings = settings(NAMESPACE);
+        let all = (0..10).map(|_| registration::obtain(&self.local, &settings));
+        let all = future::try_join_all(all).await?;
+        ensure!(all.iter().all(|got| got.fingerprint == all[0].fingerprint), "they must share it");
+        self.asked_once(NAMESPACE).await?;
+        let created = created_with(self.world, NAMESPACE)?;
+        ensure!(created == 1, "{created} requests of ten replicas");
+        Ok(())
+    }
+
+    async fn refused_credentials_are_replaced_when_there_is_a_bootstrap_secret(&self) -> anyhow::Result<()> {
+        const NAMESPACE: &str = "refused";
+        self.offer(NAMESPACE, "refused").await?;
+        let mut replicas = (1..=3)
+            .map(|number| self.replica(&format!("refused-{number}"), NAMESPACE))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        for replica in &mut replicas {
+            ready(replica).await?;
+        }
+        self.asked_once(NAMESPACE).await?;
+        let (publisher, units) = self.cluster_of(NAMESPACE).await?;
+        publisher.publish(&[Bundle::config_maps("first", "garden", 2, "v1")]).await?;
+        units.until_ready(["first"], GENEROUS).await?;
+
+        self.the_cluster_is_seen_with_and_without_a_status(NAMESPACE).await?;
+        self.fleets_own_agent_is_refused_in_words(NAMESPACE, &publisher, &units).await?;
+
+        // The account goes, and with it the token; nothing is there to get another one with.
+        let before = self.registrar.requests(NAMESPACE).await?[0].clone();
+        let accounts: Api<ServiceAccount> =
+            Api::namespaced(self.upstream.clone(), publisher_namespace(&publisher));
+        let account = accounts.list(&ListParams::default()).await?.items[0].name_any();
+        accounts.delete(&account, &DeleteParams::default()).await?;
+        for replica in &replicas {
+            self.says(replica, "there is no Secret refused/fleet-agent-bootstrap").await?;
+        }
+        self.event(NAMESPACE, "CredentialsRefused").await?;
+        let old = self.secret(NAMESPACE, registration::SECRET).await?;
+        ensure!(old.is_some(), "the old Secret must not be lost before a new one works");
+
+        publisher.publish(&[Bundle::config_maps("second", "garden", 2, "v1")]).await?;
+        self.offer(NAMESPACE, "refused").await?;
+        units.until_ready(["second"], GENEROUS).await?;
+        for replica in &mut replicas {
+            ready(replica).await?;
+        }
+        self.asked_once(NAMESPACE).await?;
+        let after = self.registrar.requests(NAMESPACE).await?;
+        ensure!(after[0].name_any() != before.name_any(), "it takes another request");
+        let created = created_with(self.world, NAMESPACE)?;
+        ensure!(created == 2, "{created} requests for two registrations");
+        self.end(replicas).await
+    }
+
+    /// The sign of life comes, and comes again into a Cluster that has lost its status.
+    async fn the_cluster_is_seen_with_and_without_a_status(&self, client_id: &str) -> anyhow::Result<()> {
+        let clusters: Api<Cluster> = Api::namespaced(self.upstream.clone(), REGISTRATION_NAMESPACE);
+        let name = self.cluster_name(client_id).await?;
+        let seen = async || {
+            let status = clusters.get(&name).await?.status.unwrap_or_default();
+            Ok(status.agent.filter(|agent| agent.last_seen.is_some()).map(|agent| (agent, status.namespace)))
+        };
+        let (agent, namespace) = until("the Cluster to be seen", GENEROUS, seen).await?;
+        ensure!(agent.namespace == client_id, "seen in {}", agent.namespace);
+        ensure!(!namespace.is_empty(), "the rest of the status must stay");
+        let without = json!({"status": null});
+        clusters.patch_status(&name, &PatchParams::default(), &Patch::Merge(&without)).await?;
+        let (_, namespace) = until("the Cluster to be seen again", GENEROUS, seen).await?;
+        ensure!(namespace.is_empty(), "nothing but the sign of life is the agent's to write");
+        let back = json!({"status": {"namespace": fleet::cluster_namespace(REGISTRATION_NAMESPACE, &name)}});
+        clusters.patch_status(&name, &PatchParams::default(), &Patch::Merge(&back)).await?;
+        Ok(())
+    }
+
+    async fn fleets_own_agent_is_refused_in_words(
+        &self,
+        namespace: &str,
+        publisher: &Publisher,
+        units: &Units,
+    ) -> anyhow::Result<()> {
+        publisher.publish(&[Bundle::config_maps("fleet-agent-garden", "garden", 1, "v1")]).await?;
+        let cluster = self.cluster_name(namespace).await?;
+        let label = format!(
+            "Label Cluster {REGISTRATION_NAMESPACE}/{cluster} with fleet.cattle.io/non-managed-agent=true"
+        );
+        units
+            .until("the refusal to be told", GENEROUS, |live| {
+                let unit = live.get("fleet-agent-garden")?;
+                unit.condition("Deployed")
+                    .filter(|told| told.status == "False" && told.message.contains(&label))
+                    .map(drop)
+            })
+            .await?;
+        self.event(namespace, "AgentBundleRefused").await?;
+        ensure!(
+            !units.claims().iter().any(|claim| claim.unit == "fleet-agent-garden"),
+            "it must not be claimed"
+        );
+        publisher.withdraw("fleet-agent-garden").await
+    }
+
+    async fn rotated_credentials_are_tried_and_then_used_without_a_restart(&self) -> anyhow::Result<()> {
+        let world = self.world;
+        let namespace = world.registration.agent_namespace.as_str();
+        let mut replica = world.ready_replica("rotated", 4).await?;
+        let (publisher, units) = (world.publisher().await?, world.units().await?);
+        let at = world.registration.cluster_namespace.as_str();
+
+        self.rotate(namespace, &world.upstream.token_kubeconfig("nonsense", at)).await?;
+        self.says(&replica, "stay in use").await?;
+        publisher.publish(&[Bundle::config_maps("under-old", "orchard", 2, "v1")]).await?;
+        units.until_ready(["under-old"], GENEROUS).await?;
+
+        let token = self.second_account(at).await?;
+        self.rotate(namespace, &world.upstream.token_kubeconfig(&token, at)).await?;
+        ready(&mut replica).await?;
+        self.event(namespace, "CredentialsChanged").await?;
+        // The old ones are dead from here on.
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.upstream.clone(), at);
+        accounts.delete("request-shop", &DeleteParams::default()).await?;
+        publisher.publish(&[Bundle::config_maps("under-new", "orchard", 2, "v1")]).await?;
+        units.until_ready(["under-new"], GENEROUS).await?;
+        ensure!(replica.exited()?.is_none(), "the same process must go on");
+        self.end(vec![replica]).await
+    }
+
+    async fn fleets_agent_is_waited_for_and_then_kept_waiting(&self) -> anyhow::Result<()> {
+        const NAMESPACE: &str = "standby";
+        self.offer(NAMESPACE, "standby").await?;
+        let leases: Api<Lease> = Api::namespaced(self.local.clone(), NAMESPACE);
+        let fleets = self.fleets_agent(NAMESPACE);
+        until("Fleet's agent to lead", GENEROUS, async || {
+            leases.get_opt("fleet-agent").await.map_err(Into::into)
+        })
+        .await?;
+        let mut replicas = vec![self.replica("standby-1", NAMESPACE)?, self.replica("standby-2", NAMESPACE)?];
+        for replica in &replicas {
+            self.says(replica, "pod fleet-agent-5d9c renews Lease standby/fleet-agent").await?;
+        }
+        let (publisher, units) = self.cluster_of(NAMESPACE).await?;
+        publisher.publish(&[Bundle::config_maps("later", "meadow", 2, "v1")]).await?;
+        for replica in &replicas {
+            // A sight of the unit, and a while of Fleet's agent's life after it.
+            self.says(replica, "[+]watch ok").await?;
+        }
+        let version = leases.get("fleet-agent").await?.resource_version();
+        until("Fleet's agent to renew", GENEROUS, async || {
+            Ok((leases.get("fleet-agent").await?.resource_version() != version).then_some(()))
+        })
+        .await?;
+        ensure!(units.claims().is_empty(), "nothing may be claimed beside Fleet's agent");
+
+        fleets.abort();
+        units.until_ready(["later"], GENEROUS).await?;
+        let first = self.lease_holder(&leases, "").await?;
+        for replica in &mut replicas {
+            ready(replica).await?;
+        }
+        // One goes, and the other has it.
+        let index = replicas.iter().position(|replica| first.ends_with(replica.name())).context("who?")?;
+        let mut leaving = replicas.swap_remove(index);
+        leaving.term()?;
+        let second = self.lease_holder(&leases, &first).await?;
+        ensure!(second.ends_with(replicas[0].name()), "{second} has the Lease");
+        leaving.wait().await?;
+        self.end(replicas).await
+    }
+
+    /// Fleet's agent, as far as its Lease tells.
+    fn fleets_agent(&self, namespace: &str) -> tokio::task::JoinHandle<()> {
+        let leases: Api<Lease> = Api::namespaced(self.local.clone(), namespace);
+        tokio::spawn(async move {
+            for number in 0u32.. {
+                let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                    "metadata": {"name": "fleet-agent"},
+                    "spec": {"holderIdentity": "fleet-agent-5d9c", "leaseDurationSeconds": 6,
+                        "leaseTransitions": number}});
+                let params = PatchParams::apply("fleetagent").force();
+                let _ = leases.patch("fleet-agent", &params, &Patch::Apply(&lease)).await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        })
+    }
+
+    /// The holder, once it is a replica of ours and not `before`.
+    async fn lease_holder(&self, leases: &Api<Lease>, before: &str) -> anyhow::Result<String> {
+        until("a replica to hold Lease fleet-agent", GENEROUS, async || {
+            let holder = leases.get("fleet-agent").await?.spec.and_then(|spec| spec.holder_identity);
+            Ok(holder.filter(|holder| holder.starts_with("flotilla/") && holder != before))
+        })
+        .await
+    }
+
+    /// Everything a cluster has that is to be registered: namespace, settings, bootstrap Secret.
+    async fn offer(&self, namespace: &str, token: &str) -> anyhow::Result<()> {
+        let settings = json!({"clientID": namespace, "labels": {"env": "test"}}).to_string();
+        for object in [
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+            json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": "fleet-agent", "namespace": namespace}, "data": {"config": settings}}),
+            self.registrar.bootstrap(token, namespace).await?,
+        ] {
+            fleet::apply(&self.local, object).await?;
+        }
+        Ok(())
+    }
+
+    /// One request stands, nothing is left of the flow, and the Cluster is labelled as it should be.
+    async fn asked_once(&self, namespace: &str) -> anyhow::Result<()> {
+        let requests = self.registrar.requests(namespace).await?;
+        ensure!(requests.len() == 1, "{namespace}: {} ClusterRegistrations", requests.len());
+        until("the flow to be tidied up", GENEROUS, async || {
+            for name in [BOOTSTRAP, INTENT] {
+                ensure!(self.secret(namespace, name).await?.is_none(), "{namespace}: {name} is left");
+            }
+            Ok(Some(()))
+        })
+        .await?;
+        let registration = registration::existing(&self.local, namespace).await?;
+        ensure!(registration.cluster_name == self.cluster_name(namespace).await?);
+        let clusters: Api<Cluster> = Api::namespaced(self.upstream.clone(), REGISTRATION_NAMESPACE);
+        let cluster = clusters.get(&registration.cluster_name).await?;
+        ensure!(cluster.labels().get("env").is_some_and(|env| env == "test"), "{:?}", cluster.labels());
+        ensure!(cluster.labels().contains_key("fleet.cattle.io/created-by-agent-pod"));
+        Ok(())
+    }
+
+    async fn cluster_name(&self, client_id: &str) -> anyhow::Result<String> {
+        until("the registration to be granted", GENEROUS, async || {
+            let requests = self.registrar.requests(client_id).await?;
+            let granted = requests.iter().find_map(|request| request.data["status"]["clusterName"].as_str());
+            Ok(granted.map(str::to_owned))
+        })
+        .await
+    }
+
+    /// A publisher for the cluster of that client, and what becomes of its units.
+    async fn cluster_of(&self, client_id: &str) -> anyhow::Result<(Publisher, Units)> {
+        let cluster = self.cluster_name(client_id).await?;
+        let cluster_namespace = fleet::cluster_namespace(REGISTRATION_NAMESPACE, &cluster);
+        let registration =
+            fleet::Registration { cluster, cluster_namespace, ..self.world.registration.clone() };
+        let publisher = Publisher::new(self.upstream.clone(), &registration);
+        let units = Units::follow(publisher.units().clone()).await?;
+        Ok((publisher, units))
+    }
+
+    fn replica(&self, name: &str, namespace: &str) -> anyhow::Result<Replica> {
+        Replica::spawn(
+            &self.world.binary,
+            name,
+            &self.world.registration.agent_kubeconfig,
+            namespace,
+            &["--checkin-interval=1s"],
+            &[("BUNDLEDEPLOYMENT_RECONCILER_WORKERS", "2")],
+            &self.world.dir().join(format!("{name}.log")),
+        )
+    }
+
+    /// `/readyz` has this text.
+    async fn says(&self, replica: &Replica, text: &str) -> anyhow::Result<()> {
+        let url = format!("{}/readyz?verbose", replica.probe_url());
+        let what = format!("{} to say {text:?}", replica.name());
+        until(&what, GENEROUS, async || {
+            let (_, body) = get(&url).await?;
+            ensure!(body.contains(text), "{body}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    async fn event(&self, namespace: &str, reason: &str) -> anyhow::Result<()> {
+        let events: Api<Event> = Api::namespaced(self.local.clone(), namespace);
+        until(&format!("Event {reason}"), GENEROUS, async || {
+            let all = events.list(&ListParams::default()).await?;
+            Ok(all.iter().any(|event| event.reason.as_deref() == Some(reason)).then_some(()))
+        })
+        .await
+    }
+
+    async fn secret(&self, namespace: &str, name: &str) -> anyhow::Result<Option<Secret>> {
+        Ok(Api::<Secret>::namespaced(self.local.clone(), namespace).get_opt(name).await?)
+    }
+
+    async fn rotate(&self, namespace: &str, kubeconfig: &str) -> anyhow::Result<()> {
+        let secrets: Api<Secret> = Api::namespaced(self.local.clone(), namespace);
+        let patch = json!({"stringData": {"kubeconfig": kubeconfig}});
+        secrets.patch(registration::SECRET, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        Ok(())
+    }
+
+    /// Another account with the rights of the first; returns its token.
+    async fn second_account(&self, namespace: &str) -> anyhow::Result<String> {
+        let rbac = "rbac.authorization.k8s.io/v1";
+        let subjects = json!([{"kind": "ServiceAccount", "name": "second", "namespace": namespace}]);
+        let role = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
+        let objects: [Value; 3] = [
+            json!({"apiVersion": "v1", "kind": "ServiceAccount",
+                "metadata": {"name": "second", "namespace": namespace}}),
+            json!({"apiVersion": rbac, "kind": "RoleBinding",
+                "metadata": {"name": "second", "namespace": namespace},
+                "roleRef": role("fleet-bundle-deployment"), "subjects": subjects}),
+            json!({"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": {"name": "second-content"},
+                "roleRef": role("fleet-content"), "subjects": subjects}),
+        ];
+        for object in objects {
+            fleet::apply(&self.upstream, object).await?;
+        }
+        fleet::token(&self.upstream, namespace, "second").await
+    }
+
+    async fn end(&self, replicas: Vec<Replica>) -> anyhow::Result<()> {
+        for mut replica in replicas {
+            replica.term()?;
+            ensure!(replica.wait().await?.success(), "{} should end well", replica.name());
+        }
+        Ok(())
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test is an edge")]
+fn settings(namespace: &str) -> Settings {
+    let report = Arc::new(|_, _: &'static str, _| {});
+    let settings = Settings::new(namespace, "replica-0", rand::random, Health::default(), report);
+    // Long enough that the steps are most of the polls of a flow, not the wait.
+    Settings { poll: Duration::from_millis(250), retry: Duration::from_millis(100), ..settings }
+}
+
+fn publisher_namespace(publisher: &Publisher) -> &str {
+    publisher.units().namespace().unwrap_or_default()
+}
+
+/// How many ClusterRegistrations were ever created with this token.
+fn created_with(world: &World, token: &str) -> anyhow::Result<usize> {
+    let user = format!("system:serviceaccount:{REGISTRATION_NAMESPACE}:{token}");
+    let entries = world.upstream.audit()?;
+    Ok(entries
+        .iter()
+        .filter(|entry| entry.user == user && entry.resource == "clusterregistrations" && entry.code == 201)
+        .count())
+}
+
+/// A future that is dropped after so many polls.
+struct Cut<F> {
+    flow: Pin<Box<F>>,
+    left: usize,
+    used: usize,
+}
+
+impl<F: Future<Output = Result<T, E>>, T, E> Future for Cut<F> {
+    type Output = Option<(Result<T, E>, usize)>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        self.left -= 1;
+        self.used += 1;
+        let used = self.used;
+        self.flow.as_mut().poll(context).map(|result| Some((result, used)))
+    }
+}
