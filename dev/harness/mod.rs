@@ -12,11 +12,14 @@
 mod audit;
 pub mod bundles;
 pub mod charts;
+pub mod chart;
 mod control_plane;
 pub mod fleet;
 mod follow;
 pub mod judge;
 mod kubeconfig;
+mod network;
+pub mod node;
 mod pki;
 mod ports;
 mod process;

@@ -14,6 +14,7 @@ use super::{
     claims::{QuarantineVerb, ReleaseVerb, RetryVerb},
     delete::DeleteVerb,
     get::GetVerb,
+    ready::ReadyVerb,
     reset::ResetVerb,
 };
 use crate::{agent::args::AgentArgs, api::duration, controller::args::ControllerArgs};
@@ -55,6 +56,8 @@ pub enum Verb {
     Quarantine(QuarantineVerb),
     /// Set stamps back that a restored management cluster cannot reach.
     Reset(ResetVerb),
+    /// Ask a replica of the agent or the controller whether it is ready.
+    Ready(ReadyVerb),
     /// Print the custom resource definitions.
     Crds,
     /// Print the version.

@@ -20,6 +20,7 @@ pub mod get;
 mod glob;
 pub mod output;
 pub mod plan;
+pub mod ready;
 pub mod reset;
 #[cfg(test)]
 mod scripted;
@@ -69,6 +70,7 @@ fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Release(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Quarantine(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Reset(verb) => short(reset::run(&verb, out, &warn, &mut entropy, now())),
+        Verb::Ready(verb) => short(ready::run(&verb, out)),
         Verb::Crds => crds::run(out),
         Verb::Version => version::run(out),
     }
