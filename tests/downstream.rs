@@ -100,6 +100,7 @@ async fn deploy(
             values: None,
             hooks: None,
             replaces: false,
+            takes: false,
             history,
             create_namespace: true,
             fail_foreign: false,

@@ -12,6 +12,7 @@ mod load;
 mod opening;
 mod outcome;
 mod place;
+mod standing;
 mod undo;
 
 use std::{
@@ -105,7 +106,11 @@ pub async fn attempt(job: Job) -> Ended {
             if run.is_lost(&error).await {
                 Ended::discarded(&run.job, &error)
             } else {
-                Ended::failed(&run.job, error)
+                let standing = match error.class() {
+                    error::Class::Permanent => run.standing().await,
+                    _ => None,
+                };
+                Ended::failed(&run.job, error, standing)
             }
         }
     };

@@ -21,7 +21,7 @@ use super::{
     surroundings,
 };
 use crate::{
-    api::{BundleDeployment, duration, keys, names},
+    api::{BundleDeployment, ReleaseId, duration, keys, names},
     downstream::{
         release::{Record, Standing},
         session,
@@ -71,8 +71,16 @@ impl Collector {
         }
     }
 
-    /// A pass is due. `mine` tells whether it is this replica's; `expected` are the places of all units' releases.
-    pub fn start(&mut self, ctx: &Arc<Context>, outbox: &Outbox, mine: bool, expected: HashSet<Place>) {
+    /// A pass is due. `mine` tells whether it is this replica's; `expected` are the places of all units' releases, and
+    /// `standing` the releases of those at rest.
+    pub fn start(
+        &mut self,
+        ctx: &Arc<Context>,
+        outbox: &Outbox,
+        mine: bool,
+        expected: HashSet<Place>,
+        standing: Vec<(Name, ReleaseId)>,
+    ) {
         if !mine {
             self.memory = Memory::default();
             self.next =
@@ -82,12 +90,12 @@ impl Collector {
         self.next = None;
         let (ctx, outbox, memory) = (ctx.clone(), outbox.clone(), std::mem::take(&mut self.memory));
         tokio::spawn(async move {
-            let mut pass = Pass { ctx: &ctx, memory, expected: &expected };
+            let mut pass = Pass { ctx: &ctx, memory, expected: &expected, lost: standing };
             let soon = pass.run().await;
-            let memory = pass.memory;
+            let (memory, lost) = (pass.memory, pass.lost);
             let interval = surroundings::jittered(interval(&ctx).await);
             let again = soon.map_or(interval, |soon| soon.min(interval)).max(SHORTEST);
-            outbox.send(Message::Collected { memory, again }).await;
+            outbox.send(Message::Collected { memory, again, lost }).await;
         });
     }
 
@@ -133,6 +141,8 @@ struct Pass<'a> {
     ctx: &'a Arc<Context>,
     memory: Memory,
     expected: &'a HashSet<Place>,
+    /// Of the releases that units stand on, those without a record; all of them until it is looked.
+    lost: Vec<(Name, ReleaseId)>,
 }
 
 impl Pass<'_> {
@@ -143,10 +153,12 @@ impl Pass<'_> {
             Ok(all) => all,
             Err(error) => {
                 warn!(cause = upstream::chain(&error), "cannot look for releases that nobody needs");
+                self.lost.clear();
                 return None;
             }
         };
         let places: HashSet<Place> = all.iter().map(place).collect();
+        keep_lost(&mut self.lost, &all);
         self.memory.foreign.retain(|place, _| places.contains(place));
         let (mut missing, mut moved, mut ours) = (Vec::new(), Vec::new(), 0);
         let mut seen = HashSet::new();
@@ -268,6 +280,15 @@ impl Pass<'_> {
         }
         found
     }
+}
+
+/// Of these releases, those of which there is no record, or only older ones.
+fn keep_lost(standing: &mut Vec<(Name, ReleaseId)>, all: &[Standing]) {
+    let newest: HashMap<(&str, &str), u32> =
+        all.iter().map(|found| ((&*found.namespace, &*found.name), found.revision)).collect();
+    standing.retain(|(_, release)| {
+        newest.get(&(&*release.namespace, &*release.name)).is_none_or(|newest| *newest < release.revision)
+    });
 }
 
 type Owned = (String, Uid, Option<(SessionId, String)>);

@@ -60,6 +60,8 @@ pub enum Message {
         memory: super::collect::Memory,
         /// When that is due.
         again: std::time::Duration,
+        /// Units whose release has no record any more.
+        lost: Vec<(Name, crate::api::ReleaseId)>,
     },
     /// The sign of life was written, or not.
     CheckedIn {

@@ -17,7 +17,7 @@ use super::{
     replica::Replica,
 };
 use crate::{
-    api::{self, BundleDeployment},
+    api::{self, BundleDeployment, ReleaseId},
     monitor::conditions::{DEPLOYED, INSTALLED, MONITORED, READY},
     protocol::{Gate, Input, Time},
     telemetry::metrics::UpstreamWrite,
@@ -120,6 +120,9 @@ impl Replica {
             return;
         }
         let due = entry.monitored.look_at.is_some_and(|time| time <= now);
+        // Somebody touched a unit at rest: then the release record is looked for, too. A watch for that alone would hold
+        // the metadata of all Secrets with records.
+        let touched = entry.monitored.seen.as_ref().is_some_and(|seen| *seen != state);
         let changed = due || entry.monitored.dirty || entry.monitored.seen.as_ref() != Some(&state);
         if entry.monitored.running {
             return;
@@ -147,7 +150,7 @@ impl Replica {
                 _ if refused => refusal::tell(&ctx, &name, &object).await,
                 Some(text) => tell_blocked(&ctx, &name, &object, text).await,
                 None if blocked => Outcome::Again(None),
-                None => look(&ctx, &name, &object, plan).await,
+                None => look(&ctx, &name, &object, plan, touched).await,
             };
             outbox.send(Message::Monitored { name, outcome }).await;
         });
@@ -196,6 +199,15 @@ impl Replica {
         }
     }
 
+    /// A look at all releases found none of this unit: what was so before it and is so now was so all the time.
+    pub(super) fn on_lost_record(&mut self, name: &Name, release: &ReleaseId) {
+        let Some(entry) = self.units.get(name) else { return };
+        let stands = entry.unit.latest.as_ref().is_some_and(|latest| latest.release == release.to_string());
+        if stands && entry.unit.is_settled() {
+            self.on_monitored(name, Outcome::RecordGone);
+        }
+    }
+
     fn look_again_in(&mut self, name: &Name, wait: Option<Duration>) {
         let (Some(wait), now) = (wait, self.ctx.clock.now()) else { return };
         if let Some(entry) = self.units.get_mut(name) {
@@ -210,11 +222,17 @@ async fn look(
     name: &Name,
     object: &Arc<BundleDeployment>,
     plan: Option<Arc<Plan>>,
+    touched: bool,
 ) -> Outcome {
     let Ok(_permit) = ctx.monitors.acquire().await else { return Outcome::Again(None) };
     let status = object.status.clone().unwrap_or_default();
     let plan = match plan.filter(|plan| plan.release.to_string() == status.release) {
-        Some(plan) => plan,
+        Some(plan) => {
+            if touched && let Ok(false) = ctx.downstream.store.has(&plan.release).await {
+                return Outcome::RecordGone;
+            }
+            plan
+        }
         None => match plan::load(ctx, name, &status.release).await {
             Ok(plan) => Arc::new(plan),
             Err(PlanError::Gone { .. }) => return Outcome::RecordGone,
@@ -227,8 +245,17 @@ async fn look(
             let changes_in =
                 evaluation.changes_at.map(|moment| (moment - ctx.clock.wall()).to_std().unwrap_or_default());
             let mut fields = plan::fields(evaluation, object);
-            fields.conditions.insert(0, (DEPLOYED, Ok(())));
-            fields.conditions.insert(0, (INSTALLED, Ok(())));
+            if is_rejected(object) {
+                // What is wanted could not be deployed and waits for a change: its own conditions stay, and it is not
+                // ready, however well what stands is.
+                fields.conditions.clear();
+                if let Some(observed) = &mut fields.observed {
+                    observed.ready = false;
+                }
+            } else {
+                fields.conditions.insert(0, (DEPLOYED, Ok(())));
+                fields.conditions.insert(0, (INSTALLED, Ok(())));
+            }
             fields.conditions.push((MONITORED, Ok(())));
             match write(ctx, name, object, &fields).await {
                 None => Outcome::Same { plan, changes_in },
@@ -238,6 +265,13 @@ async fn look(
         }
         Err(error) => failed(ctx, name, object, upstream::chain(&error)).await,
     }
+}
+
+/// Whether what is wanted failed for good over something that stands: that and no more is monitored.
+fn is_rejected(object: &BundleDeployment) -> bool {
+    object.condition(INSTALLED).is_some_and(|condition| {
+        condition.status == "False" && condition.message.starts_with("not installed: ")
+    })
 }
 
 /// The cluster could not be looked at: `Monitored` says so, and what was known last stays.

@@ -279,9 +279,12 @@ impl Replica {
                 }
             }
             Message::CheckedIn { result } => self.check_ins.ended(&self.ctx, result),
-            Message::Collected { memory, again } => {
+            Message::Collected { memory, again, lost } => {
                 self.ctx.metrics.garbage_collection();
                 self.collector.ended(memory, self.ctx.clock.now(), again);
+                for (name, release) in lost {
+                    self.on_lost_record(&name, &release);
+                }
             }
         }
     }
@@ -293,7 +296,12 @@ impl Replica {
         let mine = !self.rests() && self.sessions.is_assigned(&self.ctx.session_id, &duty, healthy);
         let units = self.units.iter().filter_map(|(name, entry)| Some((name, entry.object.as_deref()?)));
         let expected = if mine { collect::expected(units) } else { HashSet::new() };
-        self.collector.start(&self.ctx, &self.outbox, mine, expected);
+        let settled = self.units.iter().filter(|(_, entry)| mine && entry.unit.is_settled());
+        let standing = settled.filter_map(|(name, entry)| {
+            Some((name.clone(), entry.unit.latest.as_ref()?.release.parse().ok()?))
+        });
+        let standing = standing.collect();
+        self.collector.start(&self.ctx, &self.outbox, mine, expected, standing);
     }
 
     fn feed_where(&mut self, which: impl Fn(&Unit) -> bool, input: Input) {

@@ -102,6 +102,19 @@ impl Server {
         Ok(list.items.into_iter().map(|item| item.metadata).collect())
     }
 
+    /// The same, if there are no more than `limit`; `None` when there are.
+    pub async fn metadata_page(
+        &self,
+        path: &str,
+        limit: usize,
+    ) -> Result<Option<Vec<LiveMeta>>, RequestError> {
+        let path = format!("{path}?limit={limit}");
+        let page: ListOf<MetaOnly> =
+            self.send(request(Method::GET, &path, METADATA_LIST, None, Vec::new())?).await?;
+        let whole = page.metadata.next.is_none_or(|next| next.is_empty());
+        Ok(whole.then(|| page.items.into_iter().map(|item| item.metadata).collect()))
+    }
+
     /// Writes with POST or PUT.
     pub async fn write<T: DeserializeOwned>(
         &self,

@@ -48,6 +48,8 @@ fn gate(bd: &BundleDeployment, blocked: bool) -> Gate {
 fn digest(bd: &BundleDeployment, status: &BundleDeploymentStatus) -> u64 {
     let mut hasher = DefaultHasher::new();
     bd.metadata.generation.hash(&mut hasher);
+    // Nothing is read from most of them, but touching a unit is how people have it looked at.
+    bd.metadata.labels.hash(&mut hasher);
     for condition in status.conditions.iter().filter(|condition| condition.type_ != keys::CLAIM_CONDITION) {
         (&condition.type_, &condition.status, &condition.reason, &condition.message).hash(&mut hasher);
     }
@@ -127,6 +129,8 @@ mod tests {
         let after =
             bd(json!({"metadata": {"resourceVersion": "8"}, "status": {"display": {"state": "Ready"}}}));
         assert_eq!(wakes(Some(&before), &snapshot(&after, false)), Wake::Nothing);
+        let touched = bd(json!({"metadata": {"labels": {"touch": "1"}}}));
+        assert_eq!(wakes(Some(&before), &snapshot(&touched, false)), Wake::Unit);
         let rewritten = bd(json!({"status": {"ready": false}}));
         assert_eq!(wakes(Some(&before), &snapshot(&rewritten, false)), Wake::Unit);
     }

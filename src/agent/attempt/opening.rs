@@ -3,13 +3,15 @@
 
 use serde_json::Value;
 
-use super::{AttemptError, Run};
+use super::{AttemptError, Run, place::KnownLive};
 use crate::{
     downstream::{
+        apply,
+        objects::Identity,
         release::{self, Gate, GateInput, Record, ReleaseError, ReleaseState},
         session,
     },
-    render::{Hook, Rendered},
+    render::{self, Hook, Object, Rendered},
 };
 
 impl Run {
@@ -21,13 +23,11 @@ impl Run {
         let _ = self.earlier.set(others.filter(|uid| *uid != self.fence.stamp.uid).collect());
         let never_applied =
             self.job.object.status.as_ref().is_none_or(|status| status.applied_deployment_id.is_empty());
-        let same = |release: &release::Release| {
-            release.manifest == rendered.manifest
-                && release.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
-        };
-        if never_applied && let ReleaseState::InSync { .. } = release::state(&history, bundle, same) {
+        let as_wanted = never_applied && self.is_as_wanted(rendered, &history).await;
+        if let ReleaseState::InSync { .. } = release::state(&history, bundle, |_| as_wanted) {
             return Gate::adopt(store, &self.fence, bundle, history).await.map_err(AttemptError::Release);
         }
+        self.check_owners(rendered, &history).await?;
         match self.open(rendered, history, false, false).await {
             Err(ReleaseError::ForeignRun { record, status, resource_version }) => {
                 let key = format!("{record}@{resource_version}");
@@ -51,6 +51,39 @@ impl Run {
         }
     }
 
+    /// Whether the newest revision is what is wanted. Its text may be Helm's or Fleet's agent's, which quote otherwise:
+    /// what it says is compared.
+    async fn is_as_wanted(&self, rendered: &Rendered, history: &[Record]) -> bool {
+        let Some(Ok(stored)) = history.last().map(|record| &record.release) else { return false };
+        if stored.chart["metadata"]["version"] != rendered.chart["metadata"]["version"] {
+            return false;
+        }
+        if stored.manifest == rendered.manifest {
+            return true;
+        }
+        let engine = &self.job.ctx.engine;
+        let (stored, wanted) = tokio::join!(
+            render::parse_manifest(engine, &stored.manifest),
+            render::parse_manifest(engine, &rendered.manifest)
+        );
+        let values = |objects: Vec<Object>| -> Vec<Value> {
+            objects.into_iter().map(|object| object.value).collect()
+        };
+        matches!((stored.map(values), wanted.map(values)), (Ok(stored), Ok(wanted)) if stored == wanted)
+    }
+
+    /// Refuses objects of others before there is a revision.
+    async fn check_owners(&self, rendered: &Rendered, history: &[Record]) -> Result<(), AttemptError> {
+        let ctx = &self.job.ctx;
+        let owned = self.objects_of(release::deployed(history)).await?;
+        let previous = Identity::of_all(&owned, &ctx.downstream.kinds, &self.namespace);
+        let owner = self.owner(&previous, Some(release::operation(history)));
+        let known = KnownLive(&ctx.live);
+        apply::check_owners(&ctx.downstream, &owner, &rendered.objects, Some(&known))
+            .await
+            .map_err(AttemptError::Apply)
+    }
+
     async fn open(
         &self,
         rendered: &Rendered,
@@ -68,7 +101,10 @@ impl Run {
             values: Some(rendered.values.clone()).filter(|values| !values.is_empty()).map(Value::Object),
             hooks: (!rendered.hooks.is_empty())
                 .then(|| rendered.hooks.iter().map(Hook::record_json).collect()),
-            replaces: helm.is_some_and(|helm| helm.force),
+            // As Fleet's agent says it to Helm.
+            replaces: helm.is_some_and(|helm| helm.force)
+                || self.options.correct_drift.as_ref().is_some_and(|drift| drift.force),
+            takes: helm.is_some_and(|helm| helm.take_ownership),
             history,
             create_namespace: self.options.create_namespace.unwrap_or(true),
             fail_foreign,

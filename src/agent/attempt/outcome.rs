@@ -13,7 +13,10 @@ use crate::{
     },
     api::ReleaseId,
     downstream::{fence::Fenced, release::Operation},
-    monitor::conditions::{DEPLOYED, INSTALLED, MONITORED, READY},
+    monitor::{
+        Evaluation,
+        conditions::{DEPLOYED, INSTALLED, MONITORED, READY},
+    },
     protocol::{Nonce, Outcome},
     telemetry::{
         events::{EventType, reason},
@@ -73,7 +76,9 @@ impl Ended {
     }
 
     /// Anything else.
-    pub(super) fn failed(job: &Job, error: AttemptError) -> Self {
+    ///
+    /// `standing` is what was deployed before and still is; only for failures that no retry can mend.
+    pub(super) fn failed(job: &Job, error: AttemptError, standing: Option<Deployed>) -> Self {
         let text = error.text();
         let stale = matches!(error.fenced(), Some(Fenced::Newer { .. }));
         let (outcome, told) = match error.class() {
@@ -83,12 +88,21 @@ impl Ended {
             Class::Fenced => return Self::abandoned(job, Outcome::Fenced, stale),
         };
         let told = Told::Failed { text: text.clone(), permanent: told, size: error.is_size(), stale };
+        let (mut release, mut plan) = (String::new(), None);
         let fields = match outcome {
-            Outcome::Permanent => permanent(job, &text),
+            Outcome::Permanent => {
+                let mut evaluation = None;
+                if let Some(standing) = standing {
+                    release = standing.release.to_string();
+                    plan = Some(Arc::new(standing.plan));
+                    evaluation = Some(standing.evaluation);
+                }
+                rejected(job, &text, &release, evaluation)
+            }
             _ if error.is_silent() => Fields::default(),
             _ => Fields { conditions: vec![(DEPLOYED, Err(text))], ..Fields::default() },
         };
-        Self { nonce: job.claim.nonce.clone(), outcome, release: String::new(), fields, plan: None, told }
+        Self { nonce: job.claim.nonce.clone(), outcome, release, fields, plan, told }
     }
 
     /// The claim is somebody else's: whatever failed is not told as this unit's failure.
@@ -176,15 +190,20 @@ impl Ended {
     }
 }
 
-/// The status Fleet's agent gives a failure that no retry can mend.
-fn permanent(job: &Job, text: &str) -> Fields {
+/// The status Fleet's agent gives a failure that no retry can mend. What stands is told beside it, if anything does; not
+/// ready all the same, or the bundle would count as deployed as it is wanted.
+fn rejected(job: &Job, text: &str, release: &str, standing: Option<Evaluation>) -> Fields {
     // Other tools read both; which one Fleet's agent makes false depends on the text.
     let deployed = if AttemptError::is_fleet_non_retryable(text) { Ok(()) } else { Err(text.to_owned()) };
+    let observed = match standing.map(|evaluation| plan::fields(evaluation, &job.object).observed) {
+        Some(Some(observed)) => ObservedFields { ready: false, ..observed },
+        Some(None) | None => ObservedFields { non_modified: true, ..ObservedFields::default() },
+    };
     Fields {
         applied: Some(job.claim.deployment.clone()),
-        release: Some(String::new()),
+        release: Some(release.to_owned()),
         sync_generation: Some(job.object.options().force_sync_generation),
-        observed: Some(ObservedFields { non_modified: true, ..ObservedFields::default() }),
+        observed: Some(observed),
         conditions: vec![
             (INSTALLED, Err(format!("not installed: {text}"))),
             (DEPLOYED, deployed),

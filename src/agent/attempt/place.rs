@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The bundle's objects put in place: applied, the rest pruned, Jobs waited for.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc, time::Duration,
+};
 
 use tracing::warn;
 
@@ -55,15 +58,7 @@ impl Run {
             }
         }
         let previous = Identity::of_all(owned, &ctx.downstream.kinds, &self.namespace);
-        let owner = Owner {
-            namespace: &self.namespace,
-            name: &self.release,
-            upgrade: matches!(gate.operation(), Some(Operation::Upgrade)),
-            replace: self.options.helm.as_ref().is_some_and(|helm| helm.force),
-            take_ownership: self.options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
-            overwrites: &self.options.overwrites,
-            previous: &previous,
-        };
+        let owner = self.owner(&previous, gate.operation());
         let known = KnownLive(&ctx.live);
         let applied = apply::apply_all(&ctx.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
             .await
@@ -73,6 +68,24 @@ impl Run {
             ctx.live.upsert(monitor::observe(&object.live, &judge));
         }
         Ok(())
+    }
+
+    /// For which release objects are written, and what it may take.
+    pub(super) fn owner<'a>(
+        &'a self,
+        previous: &'a HashSet<Identity>,
+        operation: Option<Operation>,
+    ) -> Owner<'a> {
+        let helm = self.options.helm.as_ref();
+        Owner {
+            namespace: &self.namespace,
+            name: &self.release,
+            upgrade: matches!(operation, Some(Operation::Upgrade)),
+            replace: helm.is_some_and(|helm| helm.force),
+            take_ownership: helm.is_some_and(|helm| helm.take_ownership),
+            overwrites: &self.options.overwrites,
+            previous,
+        }
     }
 
     /// Removes what the bundle no longer has, and after a takeover what its late holder may have left.
@@ -170,7 +183,7 @@ pub(in crate::agent) fn kinds_of<'o>(
 }
 
 /// The live store as the apply sees it: what is known with a stamp need not be read.
-struct KnownLive<'a>(&'a LiveStore);
+pub(super) struct KnownLive<'a>(pub(super) &'a LiveStore);
 
 impl KnownObjects for KnownLive<'_> {
     fn known(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Known> {

@@ -8,6 +8,7 @@ pub(in crate::downstream) mod body;
 mod crds;
 mod object;
 mod ownership;
+mod precheck;
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -49,6 +50,13 @@ pub struct Owner<'a> {
     /// What deployed revisions list: there is reason to think that these exist, and they were this release's. Never what
     /// only a failed one lists, which may be another's that it was refused.
     pub previous: &'a HashSet<Identity>,
+}
+
+impl Owner<'_> {
+    /// Helm's word for what is done.
+    fn operation(&self) -> &'static str {
+        if self.upgrade { "update" } else { "install" }
+    }
 }
 
 /// What somebody already knows about a live object, so that it need not be read.
@@ -183,9 +191,11 @@ impl ApplyError {
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Name { .. } => true,
+            // As with Helm, a first deployment takes nothing. An upgrade waits: where an object moves from one bundle
+            // to another, the first gives it up only when that is deployed itself.
+            Self::Foreign { operation, .. } => *operation == "install",
             Self::Refused { source, .. } | Self::Replace { source, .. } => source.is_permanent(),
             Self::Kind { .. }
-            | Self::Foreign { .. }
             | Self::Read { .. }
             | Self::Busy { .. }
             | Self::Terminating { .. }
@@ -201,6 +211,7 @@ impl ApplyError {
 }
 
 pub use crds::install as install_crds;
+pub use precheck::check_owners;
 pub(in crate::downstream) use crds::{establish, is_shown};
 
 /// Checks, before anything is written, that every object has a usable name and a kind that the server serves or that a

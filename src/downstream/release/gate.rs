@@ -10,7 +10,7 @@ use tracing::info;
 use super::{
     ReleaseError,
     codec::{Info, Release, Status},
-    state::{Operation, Owner, operation, owner, unaccounted},
+    state::{Operation, Owner, deployed, operation, owner, unaccounted},
     store::{Record, Store},
 };
 use crate::downstream::fence::{Fence, Fenced};
@@ -36,8 +36,10 @@ pub struct GateInput<'a> {
     pub values: Option<Value>,
     /// The hooks, as Helm's record has them; `None` when there are none.
     pub hooks: Option<Value>,
-    /// Objects are replaced (PUT) instead of applied; the record says so.
+    /// Objects are replaced (PUT) instead of applied.
     pub replaces: bool,
+    /// Objects of others are taken. With Helm that is not server-side apply either, at an install.
+    pub takes: bool,
     /// The history, just read.
     pub history: Vec<Record>,
     /// Create the release namespace when it is missing.
@@ -116,7 +118,7 @@ impl Gate {
             hooks,
             version: revision,
             namespace: namespace.to_owned(),
-            apply_method: if input.replaces { "csa" } else { "ssa" }.to_owned(),
+            apply_method: apply_method(&history, operation, input.replaces, input.takes).to_owned(),
             ..Release::default()
         };
         let labels = history.last().map(Record::custom_labels).unwrap_or_default();
@@ -188,9 +190,19 @@ impl Gate {
     /// Those of [`Gate::before`] that were deployed once: what they list was this release's. A failed revision lists
     /// also what it was refused.
     pub fn deployed_before(&self) -> impl Iterator<Item = &Record> {
-        let once = |record: &&Record| matches!(record.status, Status::Deployed | Status::Superseded);
-        self.before().iter().filter(once)
+        deployed(&self.history)
     }
+}
+
+/// What the record says of how its objects are written, for Helm's next upgrade: server-side apply (`ssa`) unless they
+/// are replaced or taken at an install, and then as the last revision said.
+fn apply_method(history: &[Record], operation: Operation, replaces: bool, takes: bool) -> &'static str {
+    let server_side = match (operation, history.last()) {
+        _ if replaces => false,
+        (Operation::Install, _) | (_, None) => !takes,
+        (_, Some(last)) => last.release.as_ref().is_ok_and(|last| last.apply_method == "ssa"),
+    };
+    if server_side { "ssa" } else { "csa" }
 }
 
 /// Whether any record carries our uid.

@@ -23,6 +23,7 @@ fn input(history: Vec<Record>) -> GateInput<'static> {
         values: None,
         hooks: None,
         replaces: false,
+        takes: false,
         history,
         create_namespace: true,
         fail_foreign: false,

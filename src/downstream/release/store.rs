@@ -317,11 +317,11 @@ impl Store {
 /// Content type of a server-side apply whose body is JSON (a subset of YAML).
 pub(in crate::downstream) const APPLY: &str = "application/apply-patch+yaml";
 
-fn secret_name(release: &str, revision: u32) -> String {
+pub(super) fn secret_name(release: &str, revision: u32) -> String {
     format!("sh.helm.release.v1.{release}.v{revision}")
 }
 
-fn collection(namespace: &str) -> String {
+pub(super) fn collection(namespace: &str) -> String {
     let mut path = String::from("/api/v1/namespaces/");
     push_segment(&mut path, namespace);
     path.push_str("/secrets");

@@ -3,7 +3,11 @@
 
 use std::collections::HashMap;
 
-use super::{ReleaseError, Store};
+use super::{
+    ReleaseError, Store,
+    store::{collection, secret_name},
+};
+use crate::{api::ReleaseId, downstream::server::push_segment};
 
 /// A release by its newest record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +23,17 @@ pub struct Standing {
 }
 
 impl Store {
+    /// Whether the record of this very revision is there. One request, without its payload.
+    pub async fn has(&self, release: &ReleaseId) -> Result<bool, ReleaseError> {
+        let mut path = collection(&release.namespace);
+        path.push('/');
+        push_segment(&mut path, &secret_name(&release.name, release.revision));
+        let found = self.server().metadata(&path).await;
+        let found =
+            found.map_err(|source| ReleaseError::Read { release: release.to_string(), source })?;
+        Ok(found.is_some())
+    }
+
     /// All releases of all namespaces, whoever made them. One request; their payloads stay on the server.
     pub async fn releases(&self) -> Result<Vec<Standing>, ReleaseError> {
         let path = "/api/v1/secrets?labelSelector=owner%3Dhelm";

@@ -85,6 +85,17 @@ pub struct ListOf<T> {
         bound(deserialize = "T: Deserialize<'de>")
     )]
     pub items: Vec<T>,
+    /// Of the list itself.
+    #[serde(default)]
+    pub metadata: ListMeta,
+}
+
+/// The metadata of a list.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ListMeta {
+    /// Set when there is more than was asked for.
+    #[serde(default, rename = "continue")]
+    pub next: Option<String>,
 }
 
 fn null_is_empty<'de, T: Deserialize<'de>, D: Deserializer<'de>>(reader: D) -> Result<Vec<T>, D::Error> {
