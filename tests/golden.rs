@@ -41,6 +41,7 @@ struct Grounds {
     runtime: Runtime,
     plain: OnceCell<Ground>,
     configured: OnceCell<Ground>,
+    hasty: OnceCell<Ground>,
     lists: Lists,
 }
 
@@ -50,7 +51,13 @@ fn main() -> anyhow::Result<ExitCode> {
     let cases = case::names()?;
     let lists = Lists::read(&cases)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let grounds = Grounds { runtime, plain: OnceCell::new(), configured: OnceCell::new(), lists };
+    let grounds = Grounds {
+        runtime,
+        plain: OnceCell::new(),
+        configured: OnceCell::new(),
+        hasty: OnceCell::new(),
+        lists,
+    };
     let grounds = Arc::new(grounds);
     let mut trials: Vec<Trial> = cases.iter().map(|name| trial(name, &grounds)).collect();
     let shared = grounds.clone();
@@ -62,7 +69,8 @@ fn main() -> anyhow::Result<ExitCode> {
     // Only here do all processes end and all directories go: the tests hold no ground any more.
     if let Some(mut grounds) = Arc::into_inner(grounds) {
         if std::env::var_os("GOLDEN_KEEP").is_some() {
-            for ground in grounds.plain.get_mut().into_iter().chain(grounds.configured.get_mut()) {
+            let all = [&mut grounds.plain, &mut grounds.configured, &mut grounds.hasty];
+            for ground in all.into_iter().filter_map(OnceCell::get_mut) {
                 println!("the logs are in {}", ground.keep().display());
             }
         }
@@ -144,11 +152,15 @@ impl Grounds {
     async fn of(&self, name: &str) -> anyhow::Result<&Ground> {
         let case = Case::read(name, RECORDED_NAMESPACE)?;
         match case.steps.get("agentConfig") {
-            None => self.plain.get_or_try_init(|| Ground::start("{}")).await,
+            // How long a foreign run is waited for.
+            None if name.starts_with("lifecycle/pending-") => {
+                self.hasty.get_or_try_init(|| Ground::start("{}", &["--claim-timeout=3s"])).await
+            }
+            None => self.plain.get_or_try_init(|| Ground::start("{}", &[])).await,
             // All recorded cases with one have the same.
             Some(config) => {
                 let config = config.to_string();
-                self.configured.get_or_try_init(|| Ground::start(&config)).await
+                self.configured.get_or_try_init(|| Ground::start(&config, &[])).await
             }
         }
     }

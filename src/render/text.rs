@@ -2,15 +2,16 @@
 //! Writing YAML so that every reader of Kubernetes' world reads back the same value.
 //!
 //! A string is plain only if it cannot be taken for anything else under YAML 1.1 or 1.2, a block only if no reader
-//! strips or folds any of it, else quoted. Keys are sorted and lists compact, as Helm's users know it.
+//! strips or folds any of it, else quoted: once where only its characters are in the way, twice where it would be read as
+//! something else or needs an escape. Keys are sorted and lists compact. So it looks as Helm's users know it.
 
 use std::{collections::BTreeMap, fmt::Write};
 
 use serde_json::Value;
 
 /// Words that YAML 1.1 or 1.2 reads as something else than text, in lower case.
-const WORDS: [&str; 12] =
-    ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
+const WORDS: [&str; 15] =
+    ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity", "~", "=", "<<"];
 
 /// Longest key that may stand before its `:` without being announced, with room below the readers' 1024 bytes.
 const LONGEST_SIMPLE_KEY: usize = 512;
@@ -126,9 +127,14 @@ impl Writer<'_> {
     }
 
     fn string(&mut self, text: &str) {
-        if is_plain(text) {
-            self.out.push_str(text);
-            return;
+        match is_text(text) {
+            true if fits_plain(text) => return self.out.push_str(text),
+            true if text.chars().all(is_printable) => {
+                self.out.push('\'');
+                self.out.push_str(&text.replace('\'', "''"));
+                return self.out.push('\'');
+            }
+            _ => {}
         }
         self.out.push('"');
         for c in text.chars() {
@@ -150,17 +156,41 @@ impl Writer<'_> {
     }
 }
 
-/// Starts like a word, consists of harmless characters, and is no word with a meaning.
-fn is_plain(text: &str) -> bool {
-    let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/' || c == '_');
-    let harmless = |c: char| c.is_ascii_alphanumeric() || "_./-+=,@%() ".contains(c);
-    // A colon is a separator before white space and at the end.
-    let mut rest = text.chars().peekable();
-    let mut sound = starts && !text.ends_with(' ');
-    while let (true, Some(c)) = (sound, rest.next()) {
-        sound = harmless(c) || (c == ':' && rest.peek().is_some_and(|next| *next != ' '));
+/// Whether it would be read as text if its characters allowed it: no word with a meaning, no number, no time.
+fn is_text(text: &str) -> bool {
+    !text.is_empty() && !WORDS.iter().any(|word| word.eq_ignore_ascii_case(text)) && !is_number(text)
+}
+
+/// Whether any reader might take it for a number or a time: underscores, other bases, sixties, dates.
+fn is_number(text: &str) -> bool {
+    let body = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if !body.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return false;
     }
-    sound && !WORDS.iter().any(|word| word.eq_ignore_ascii_case(text))
+    let body = body.replace('_', "").to_ascii_lowercase();
+    let years = body.bytes().take_while(u8::is_ascii_digit).count() == 4 && body[4..].starts_with('-');
+    let sixties = body.contains(':') && body.chars().all(|c| c.is_ascii_digit() || ":.".contains(c));
+    let based = ["0x", "0o", "0b"].iter().any(|base| body.starts_with(base));
+    years || sixties || based || matches!(body.as_str(), ".inf" | ".nan") || body.parse::<f64>().is_ok()
+}
+
+/// Whether nothing in it is read as part of the document's structure.
+fn fits_plain(text: &str) -> bool {
+    let mut chars = text.chars();
+    let (first, second) = (chars.next(), chars.next());
+    let starts = match first {
+        // A sign of something else when a blank follows.
+        Some('-' | '?' | ':') => second.is_some_and(|second| second != ' '),
+        Some(first) => !" #,[]{}&*!|>'\"%@`".contains(first),
+        None => false,
+    };
+    starts
+        && !text.starts_with("---")
+        && !text.starts_with("...")
+        && !text.ends_with([' ', ':'])
+        && !text.contains(": ")
+        && !text.contains(" #")
+        && text.chars().all(|c| is_printable(c) && c < '\u{10000}')
 }
 
 /// Several lines that a block keeps as they are: no white space whose meaning a reader guesses (at the start; more
@@ -218,12 +248,12 @@ data:
     line 1
     line 2
   c: plain text
-  d: \"a: b\"
+  d: 'a: b'
   e: \"12\"
 kind: ConfigMap
 list:
 - args:
-  - \"--flag\"
+  - --flag
   - http://h:80/
   name: x
 - - 1
@@ -308,6 +338,22 @@ list:
             "inf",
             "Infinity",
             "12345678901234567890",
+            "1-2",
+            "10.0.0.1",
+            "2b8b",
+            "2e8",
+            "1:2:x",
+            "-x",
+            "-1x",
+            "?x",
+            ":x",
+            "--- x",
+            "a'b",
+            "it's: so",
+            "a 'b' #c",
+            " lead: x",
+            "x: trail ",
+            "..x",
             "\t",
             "a\tb",
             "\ta",

@@ -28,8 +28,8 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Starts both; `config` is the agent's configuration as JSON.
-    pub async fn start(config: &str) -> anyhow::Result<Ground> {
+    /// Starts both; `config` is the agent's configuration as JSON, `arguments` are further ones of its command.
+    pub async fn start(config: &str, arguments: &[&str]) -> anyhow::Result<Ground> {
         let tools = Tools::build(Tools::CONTROL_PLANE)?;
         let binary = Path::new(env!("CARGO_BIN_EXE_flotilla"));
         let dir = tempfile::Builder::new().prefix("flotilla-golden-").tempdir()?;
@@ -48,7 +48,7 @@ impl Ground {
             "agent",
             &registration.agent_kubeconfig,
             &registration.agent_namespace,
-            &[],
+            arguments,
             &[("BUNDLEDEPLOYMENT_RECONCILER_WORKERS", "50")],
             &log,
         )?;

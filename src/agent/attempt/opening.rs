@@ -66,9 +66,8 @@ impl Run {
             render::parse_manifest(engine, &stored.manifest),
             render::parse_manifest(engine, &rendered.manifest)
         );
-        let values = |objects: Vec<Object>| -> Vec<Value> {
-            objects.into_iter().map(|object| object.value).collect()
-        };
+        let values =
+            |objects: Vec<Object>| -> Vec<Value> { objects.into_iter().map(|object| object.value).collect() };
         matches!((stored.map(values), wanted.map(values)), (Ok(stored), Ok(wanted)) if stored == wanted)
     }
 

@@ -3,7 +3,8 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::Arc, time::Duration,
+    sync::Arc,
+    time::Duration,
 };
 
 use tracing::warn;

@@ -4,12 +4,7 @@
 use tracing::warn;
 
 use super::{Deployed, Run};
-use crate::{
-    agent::plan,
-    api::ReleaseId,
-    downstream::release::Status,
-    upstream,
-};
+use crate::{agent::plan, api::ReleaseId, downstream::release::Status, upstream};
 
 impl Run {
     /// The deployed revision of this release, else of the one that the status names, and how its objects are.

@@ -41,3 +41,22 @@ fn the_newest_stamp_and_guard_of_a_release_are_told() {
     let guard = Some((SessionId("s".into()), "9".to_owned()));
     assert_eq!(ours(&guarded, AGENT, ""), Some(("b".to_owned(), Uid::default(), guard)));
 }
+
+#[test]
+fn a_unit_without_its_record_is_found() {
+    let standing = |name: &str, text: &str| (Name::from(name), text.parse::<ReleaseId>().unwrap());
+    let found = |name: &str, revision| Standing {
+        namespace: "ns".into(),
+        name: name.into(),
+        revision,
+        resource_version: "1".into(),
+    };
+    let mut units = vec![
+        standing("a", "ns/a:1"),
+        standing("b", "ns/b:3"),
+        standing("c", "ns/c:2"),
+        standing("d", "ns/d:1"),
+    ];
+    keep_lost(&mut units, &[found("a", 1), found("b", 2), found("c", 4)]);
+    assert_eq!(units, [standing("b", "ns/b:3"), standing("d", "ns/d:1")]);
+}

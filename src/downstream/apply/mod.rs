@@ -211,8 +211,8 @@ impl ApplyError {
 }
 
 pub use crds::install as install_crds;
-pub use precheck::check_owners;
 pub(in crate::downstream) use crds::{establish, is_shown};
+pub use precheck::check_owners;
 
 /// Checks, before anything is written, that every object has a usable name and a kind that the server serves or that a
 /// CRD among the objects defines. Asks the server at most once.

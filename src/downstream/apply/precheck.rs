@@ -6,11 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::{
-    ApplyError, KnownObjects, Owner, PARALLEL,
-    object::described,
-    ownership::refusal,
-};
+use super::{ApplyError, KnownObjects, Owner, PARALLEL, object::described, ownership::refusal};
 use crate::{
     downstream::{
         Downstream,
@@ -61,7 +57,9 @@ pub async fn check_owners(
     }
     let mut found: BTreeMap<usize, (LiveMeta, &Place<'_>)> = BTreeMap::new();
     for ((collection, _), wanted) in &places {
-        if wanted.len() >= LISTED_FROM && let Some(list) = listed(ctx, collection).await {
+        if wanted.len() >= LISTED_FROM
+            && let Some(list) = listed(ctx, collection).await
+        {
             let list: HashMap<&str, &LiveMeta> = list.iter().map(|meta| (meta.name.as_str(), meta)).collect();
             for (index, place) in wanted {
                 if let Some(meta) = list.get(place.name) {
@@ -78,7 +76,11 @@ pub async fn check_owners(
     }
     for (index, (meta, place)) in &found {
         if let Some(reason) = refusal(meta, &objects[*index], place, owner, false) {
-            return Err(ApplyError::Foreign { operation: owner.operation(), object: described(place), reason });
+            return Err(ApplyError::Foreign {
+                operation: owner.operation(),
+                object: described(place),
+                reason,
+            });
         }
     }
     Ok(())

@@ -337,3 +337,26 @@ async fn a_record_that_cannot_be_read_leaves_history_once_all_is_accounted_for()
 
 #[path = "gate_states_tests.rs"]
 mod states;
+
+#[test]
+fn a_record_says_of_server_side_apply_what_helm_would_say() {
+    let stored = |method: &str| {
+        let mut record = record(1, "deployed").stored();
+        if let Ok(release) = &mut record.release {
+            release.apply_method = method.into();
+        }
+        vec![record]
+    };
+    let (install, upgrade) = (Operation::Install, Operation::Upgrade);
+    for (history, operation, replaces, takes, expected) in [
+        (vec![], install, false, false, "ssa"),
+        (vec![], install, false, true, "csa"),
+        (vec![], install, true, false, "csa"),
+        (stored("ssa"), upgrade, false, true, "ssa"),
+        (stored("ssa"), upgrade, true, false, "csa"),
+        (stored("csa"), upgrade, false, false, "csa"),
+        (stored(""), upgrade, false, false, "csa"),
+    ] {
+        assert_eq!(apply_method(&history, operation, replaces, takes), expected);
+    }
+}

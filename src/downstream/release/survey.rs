@@ -29,8 +29,7 @@ impl Store {
         path.push('/');
         push_segment(&mut path, &secret_name(&release.name, release.revision));
         let found = self.server().metadata(&path).await;
-        let found =
-            found.map_err(|source| ReleaseError::Read { release: release.to_string(), source })?;
+        let found = found.map_err(|source| ReleaseError::Read { release: release.to_string(), source })?;
         Ok(found.is_some())
     }
 
