@@ -192,10 +192,13 @@ impl LiveStore {
         self.shared.table().by_hash(hash)
     }
 
-    /// Takes over what the answer to an own write shows, unless something newer is known. Tells nobody: the writer
-    /// knows already.
+    /// Takes over what the answer to an own write shows, unless something newer is known. Tells nobody, since
+    /// the writer knows already, but the unit that the object was taken from.
     pub fn upsert(&self, observed: Observed) {
-        self.shared.table().upsert(observed);
+        let lost = self.shared.table().upsert(observed);
+        if let Some(hash) = lost {
+            self.shared.readers.tell(&[hash]);
+        }
     }
 
     /// Drops an object that an own delete removed for good (not one that its finalizers still hold).

@@ -185,7 +185,18 @@ async fn labelled(ctx: &Downstream, kind: &Arc<Kind>, hash: &str) -> Result<Vec<
         Err(error) if error.is_not_found() || error.status().is_some_and(|status| status.code == 405) => {
             Ok(Vec::new())
         }
-        Err(source) => Err(RemovalError::Refused { object: kind.to_string(), source }),
+        Err(source) => {
+            // A group without any kind left answers with a page, as a server does that is only starting.
+            let page = source.status().is_some_and(|status| status.code == 404);
+            let resource = &kind.resource;
+            if page
+                && ctx.kinds.refresh().await.is_ok()
+                && ctx.kinds.known(&resource.api_version, &resource.kind).is_none()
+            {
+                return Ok(Vec::new());
+            }
+            Err(RemovalError::Refused { object: kind.to_string(), source })
+        }
     }
 }
 

@@ -181,13 +181,15 @@ fn fits_plain(text: &str) -> bool {
     let starts = match first {
         // A sign of something else when a blank follows.
         Some('-' | '?' | ':') => second.is_some_and(|second| second != ' '),
-        Some(first) => !" #,[]{}&*!|>'\"%@`".contains(first),
+        Some(first) => !"#,[]{}&*!|>'\"%@`".contains(first),
         None => false,
     };
     starts
         && !text.starts_with("---")
         && !text.starts_with("...")
-        && !text.ends_with([' ', ':'])
+        // Some readers cut other blanks, too.
+        && text.trim() == text
+        && !text.ends_with(':')
         && !text.contains(": ")
         && !text.contains(" #")
         && text.chars().all(|c| is_printable(c) && c < '\u{10000}')

@@ -96,12 +96,18 @@ impl Table {
 
     /// Takes what the answer to an own write shows, unless more is known already. Kinds not open are not kept:
     /// nothing would ever remove their objects.
-    pub fn upsert(&mut self, observed: Observed) {
-        let Some(objects) = self.kinds.get_mut(&Kind::of(&observed.key)) else { return };
-        let known = objects.by_key.get(&observed.key).map_or(&objects.shown, |stored| &stored.version);
-        if observed.version > *known {
-            put(&mut self.units, objects, observed);
+    ///
+    /// Returns the hash of the unit that it was taken from, if it was another's.
+    pub fn upsert(&mut self, observed: Observed) -> Option<Arc<str>> {
+        let objects = self.kinds.get_mut(&Kind::of(&observed.key))?;
+        let stored = objects.by_key.get(&observed.key);
+        if observed.version <= *stored.map_or(&objects.shown, |stored| &stored.version) {
+            return None;
         }
+        let before = stored.and_then(|stored| stored.hash.clone());
+        let lost = before.filter(|hash| observed.hash.as_ref() != Some(hash));
+        put(&mut self.units, objects, observed);
+        lost
     }
 
     /// Drops an object that an own delete has just removed for good.

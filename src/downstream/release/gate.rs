@@ -197,10 +197,11 @@ impl Gate {
 /// What the record says of how its objects are written, for Helm's next upgrade: server-side apply (`ssa`) unless they
 /// are replaced or taken at an install, and then as the last revision said.
 fn apply_method(history: &[Record], operation: Operation, replaces: bool, takes: bool) -> &'static str {
-    let server_side = match (operation, history.last()) {
+    let last = history.iter().rev().find_map(|record| record.release.as_ref().ok());
+    let server_side = match (operation, last) {
         _ if replaces => false,
         (Operation::Install, _) | (_, None) => !takes,
-        (_, Some(last)) => last.release.as_ref().is_ok_and(|last| last.apply_method == "ssa"),
+        (_, Some(last)) => last.apply_method == "ssa",
     };
     if server_side { "ssa" } else { "csa" }
 }

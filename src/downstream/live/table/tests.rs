@@ -212,6 +212,16 @@ fn kinds_that_are_not_open_are_not_kept() {
 }
 
 #[test]
+fn a_write_that_takes_an_object_from_another_unit_tells_which() {
+    let mut table = table();
+    list(&mut table, "9", vec![object("a", "1", "h")]);
+    assert_eq!(table.upsert(object("a", "10", "h")), None);
+    assert_eq!(table.upsert(object("new", "11", "h")), None);
+    assert_eq!(table.upsert(object("a", "5", "other")), None, "older than what is known");
+    assert_eq!(table.upsert(object("a", "12", "other")).as_deref(), Some("h"));
+}
+
+#[test]
 fn objects_of_a_kind_and_of_a_unit_share_their_texts() {
     let mut table = table();
     list(&mut table, "9", vec![object("a", "1", "h"), object("b", "2", "h")]);
@@ -304,7 +314,7 @@ impl Cluster {
         for (late, answer) in std::mem::take(&mut self.answers) {
             match late.checked_sub(1) {
                 Some(late) => self.answers.push((late, answer)),
-                None => table.upsert(answer),
+                None => drop(table.upsert(answer)),
             }
         }
     }
