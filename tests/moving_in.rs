@@ -232,13 +232,16 @@ impl Left {
     /// The release record: JSON, gzip, base64 once for Helm and once for the Secret.
     fn record(&self) -> anyhow::Result<Secret> {
         let recorded = &self.recorded["releases"][0];
+        // Another writer of YAML quotes otherwise: it is the same release all the same.
+        let text = recorded["manifest"].as_str().context("a manifest is recorded")?;
+        let text = text.replace("key: value", "\"key\": 'value'");
         let chart = &recorded["chart"];
         let release = json!({
             "name": recorded["name"],
             "namespace": recorded["namespace"],
             "version": recorded["version"],
             "apply_method": recorded["applyMethod"],
-            "manifest": recorded["manifest"],
+            "manifest": text,
             "info": {
                 "first_deployed": TIME,
                 "last_deployed": TIME,

@@ -18,6 +18,7 @@ mod objects;
 mod order;
 mod overlays;
 mod pieces;
+mod quoting;
 mod style;
 #[cfg(test)]
 mod tests;

@@ -9,9 +9,7 @@ use std::{collections::BTreeMap, fmt::Write};
 
 use serde_json::Value;
 
-/// Words that YAML 1.1 or 1.2 reads as something else than text, in lower case.
-const WORDS: [&str; 15] =
-    ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity", "~", "=", "<<"];
+use super::quoting::{fits_plain, is_printable, is_text};
 
 /// Longest key that may stand before its `:` without being announced, with room below the readers' 1024 bytes.
 const LONGEST_SIMPLE_KEY: usize = 512;
@@ -156,45 +154,6 @@ impl Writer<'_> {
     }
 }
 
-/// Whether it would be read as text if its characters allowed it: no word with a meaning, no number, no time.
-fn is_text(text: &str) -> bool {
-    !text.is_empty() && !WORDS.iter().any(|word| word.eq_ignore_ascii_case(text)) && !is_number(text)
-}
-
-/// Whether any reader might take it for a number or a time: underscores, other bases, sixties, dates.
-fn is_number(text: &str) -> bool {
-    let body = text.strip_prefix(['+', '-']).unwrap_or(text);
-    if !body.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
-        return false;
-    }
-    let body = body.replace('_', "").to_ascii_lowercase();
-    let years = body.bytes().take_while(u8::is_ascii_digit).count() == 4 && body[4..].starts_with('-');
-    let sixties = body.contains(':') && body.chars().all(|c| c.is_ascii_digit() || ":.".contains(c));
-    let based = ["0x", "0o", "0b"].iter().any(|base| body.starts_with(base));
-    years || sixties || based || matches!(body.as_str(), ".inf" | ".nan") || body.parse::<f64>().is_ok()
-}
-
-/// Whether nothing in it is read as part of the document's structure.
-fn fits_plain(text: &str) -> bool {
-    let mut chars = text.chars();
-    let (first, second) = (chars.next(), chars.next());
-    let starts = match first {
-        // A sign of something else when a blank follows.
-        Some('-' | '?' | ':') => second.is_some_and(|second| second != ' '),
-        Some(first) => !"#,[]{}&*!|>'\"%@`".contains(first),
-        None => false,
-    };
-    starts
-        && !text.starts_with("---")
-        && !text.starts_with("...")
-        // Some readers cut other blanks, too.
-        && text.trim() == text
-        && !text.ends_with(':')
-        && !text.contains(": ")
-        && !text.contains(" #")
-        && text.chars().all(|c| is_printable(c) && c < '\u{10000}')
-}
-
 /// Several lines that a block keeps as they are: no white space whose meaning a reader guesses (at the start; more
 /// than one line end at the end), and nothing that would need an escape.
 fn fits_block(text: &str) -> bool {
@@ -204,12 +163,6 @@ fn fits_block(text: &str) -> bool {
         && !lines.ends_with('\n')
         && !lines.starts_with([' ', '\t', '\n'])
         && lines.chars().all(|c| c == '\n' || c == '\t' || is_printable(c))
-}
-
-/// Allowed unescaped by YAML, and no line end to any version of it.
-fn is_printable(c: char) -> bool {
-    matches!(c, ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}'
-        | '\u{ff00}'..='\u{fffd}' | '\u{10000}'..)
 }
 
 #[cfg(test)]

@@ -95,3 +95,86 @@ async fn look(ctx: &Downstream, place: &Place<'_>) -> Result<Option<LiveMeta>, A
 async fn listed(ctx: &Downstream, collection: &str) -> Option<Vec<LiveMeta>> {
     ctx.server.metadata_page(collection, LONGEST_LIST).await.ok().flatten()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{
+        super::tests::{PATH, config_map, live, object},
+        *,
+    };
+    use crate::downstream::testing::{Exchange, context, scripted};
+
+    /// Checks the owners before release ns/app is installed; `previous` are the objects of earlier revisions.
+    async fn checked(
+        exchanges: Vec<Exchange>,
+        objects: &[Object],
+        previous: &[Object],
+        take_ownership: bool,
+    ) -> Result<(), ApplyError> {
+        let (server, script) = scripted(exchanges);
+        let ctx = context(server);
+        let previous = Identity::of_all(previous, &ctx.kinds, "ns");
+        let owner = Owner {
+            namespace: "ns",
+            name: "app",
+            upgrade: false,
+            replace: false,
+            take_ownership,
+            overwrites: &[],
+            previous: &previous,
+        };
+        let result = check_owners(&ctx, &owner, objects, None).await;
+        script.finished().await;
+        result
+    }
+
+    #[tokio::test]
+    async fn an_install_is_refused_for_good_before_anything_is_written() {
+        let foreign =
+            json!({"metadata": {"name": "c", "namespace": "ns", "uid": "x", "resourceVersion": "7"}});
+        let error =
+            checked(vec![Exchange::get(PATH).answers(foreign)], &config_map(), &[], false).await.unwrap_err();
+        assert!(error.is_permanent());
+        let text = error.to_string();
+        assert!(
+            text.starts_with(
+                "unable to continue with install: ConfigMap \"c\" in namespace \"ns\" exists and cannot be imported into \
+                 the current release: invalid ownership metadata; label validation error: missing key"
+            ),
+            "{text}"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_absent_or_ours_or_known_is_no_reason_to_refuse() {
+        let ours = Exchange::get(PATH).answers(live("u/10"));
+        assert!(checked(vec![ours], &config_map(), &[], false).await.is_ok());
+        assert!(checked(vec![Exchange::get(PATH).missing()], &config_map(), &[], false).await.is_ok());
+        assert!(
+            checked(vec![], &config_map(), &config_map(), false).await.is_ok(),
+            "listed: judged when written"
+        );
+        assert!(checked(vec![], &config_map(), &[], true).await.is_ok(), "to be taken");
+    }
+
+    #[tokio::test]
+    async fn many_objects_of_a_kind_are_looked_for_in_one_list_unless_it_is_long() {
+        const LIST: &str = "/api/v1/namespaces/ns/configmaps?limit=200";
+        let names = ["a", "b", "c"];
+        let objects: Vec<_> = names.iter().map(|name| object("v1", "ConfigMap", name)).collect();
+        let foreign =
+            json!({"metadata": {"name": "b", "namespace": "ns", "uid": "x", "resourceVersion": "7"}});
+        let list = json!({"metadata": {}, "items": [{"metadata": {"name": "z"}}, foreign]});
+        let error = checked(vec![Exchange::get(LIST).answers(list)], &objects, &[], false).await.unwrap_err();
+        assert!(error.to_string().contains("ConfigMap \"b\""), "{error}");
+
+        let first = json!({"metadata": {"continue": "more"}, "items": []});
+        let mut script = vec![Exchange::get(LIST).answers(first)];
+        script.extend(
+            names.map(|name| Exchange::get(&format!("/api/v1/namespaces/ns/configmaps/{name}")).missing()),
+        );
+        assert!(checked(script, &objects, &[], false).await.is_ok());
+    }
+}
