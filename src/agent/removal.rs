@@ -21,7 +21,7 @@ use crate::{
         prune,
         release::{Guard, Phase, ReleaseError},
         removal::RemovalError,
-        uninstall::{self, UninstallError},
+        uninstall::{self, Guarded, UninstallError},
     },
     protocol::{Epoch, Gate, Nonce, Removal, SessionId, Uid},
     render::{self, HookEvent, RenderError},
@@ -215,10 +215,33 @@ pub(super) async fn carry_out(
         take_over: foreign_still || takes_over(&history, dead_guard.as_ref(), &ctx.session_id),
         history,
     };
-    let Some(guarded) = uninstall::guard(&ctx.downstream, removal).await.map_err(RemoveError::Uninstall)?
+    let Some(mut guarded) =
+        uninstall::guard(&ctx.downstream, removal).await.map_err(RemoveError::Uninstall)?
     else {
         return Ok(false);
     };
+    let ended = dismantle(ctx, order, &guarded, newest).await;
+    if let Err(error) = &ended
+        && !matches!(error, RemoveError::Overtaken)
+        && let Err(error) = guarded.give_up(&ctx.downstream).await
+    {
+        info!(
+            unit = name,
+            cause = upstream::chain(&error),
+            "the record still says that this replica removes it"
+        );
+    }
+    ended.map(|()| true)
+}
+
+/// Everything under the guard: hooks, objects, records, and what landed late.
+async fn dismantle(
+    ctx: &Arc<Context>,
+    order: &Order<'_>,
+    guarded: &Guarded,
+    newest: Option<u32>,
+) -> Result<(), RemoveError> {
+    let (name, uid) = (order.name, order.uid);
     let again =
         ctx.downstream.store.history(order.namespace, order.release).await.map_err(RemoveError::Release)?;
     if again.last().map(|record| record.revision) != newest {
@@ -255,7 +278,7 @@ pub(super) async fn carry_out(
         sweep(ctx, &kinds, &hash, &uids, &never).await?;
         sweep_later(ctx.clone(), name.to_owned(), kinds, hash, uids);
     }
-    Ok(true)
+    Ok(())
 }
 
 /// A release that goes needs no record of its last hooks.
@@ -269,14 +292,14 @@ impl Diary for Unwritten {
     }
 }
 
-/// Whether the guard found is a dead session's, or an earlier try of this very session.
+/// Whether the guard found is a dead session's or nobody's, or an earlier try of this very session.
 fn takes_over(
     history: &[crate::downstream::release::Record],
     dead: Option<&SessionId>,
     own: &SessionId,
 ) -> bool {
     let found = history.last().and_then(|record| record.guard());
-    found.is_some_and(|guard| Some(&guard.session) == dead || guard.session == *own)
+    found.is_some_and(|guard| guard.is_given_up() || Some(&guard.session) == dead || guard.session == *own)
 }
 
 fn place(name: &str, object: &BundleDeployment) -> (String, String) {
