@@ -183,6 +183,7 @@ fn claim_when_due(
         return;
     }
     let mut claim = fresh(env, latest, ClaimState::Claimed);
+    claim.unswept = latest.slot.is_unswept();
     claim.attempt = next.attempt;
     claim.lost = next.lost;
     claim.by = next.by;
@@ -227,6 +228,7 @@ pub(super) fn fresh(env: &Env<'_>, latest: &Snapshot, state: ClaimState) -> Clai
         by: Vec::new(),
         budget: env.config.claim_timeout.as_secs(),
         deployment: latest.deployment.clone(),
+        unswept: false,
         retry_in: None,
         cause: None,
         unknown: Vec::new(),

@@ -137,8 +137,11 @@ impl World {
     /// The run's next moment.
     pub fn run(&mut self, index: usize, bug: Bug) {
         let Some(mut run) = self.replicas[index].run.clone() else { return };
-        if let At::Ended(outcome) = run.at {
+        if let At::Ended(outcome) = run.at.clone() {
             self.replicas[index].run = None;
+            // A deployment under a marked claim ends with that look.
+            let swept = outcome == Outcome::Deployed && run.claim.unswept && self.is_mine(&run);
+            self.unswept &= !swept;
             let (nonce, release) = (run.claim.nonce.clone(), release(&run.claim.nonce));
             return self.feed(index, Input::Done { nonce, outcome, release }, bug);
         }

@@ -62,7 +62,17 @@ impl World {
             entropy,
             config: &config,
         };
-        let effects = step(&mut replica.unit, input, &env);
+        let mut effects = step(&mut replica.unit, input, &env);
+        if bug == Bug::ForgetTakeover {
+            if let Work::Finishing { end: End::Replace(next), .. } = &mut replica.unit.work {
+                next.unswept = false;
+            }
+            for effect in &mut effects {
+                if let Effect::Finish { end: End::Replace(next), .. } = effect {
+                    next.unswept = false;
+                }
+            }
+        }
         (replica.wake, replica.want_slot) = (None, false);
         if matches!(replica.unit.work, Work::Claiming { .. } | Work::Finishing { .. }) {
             replica.nonces +=
@@ -246,7 +256,7 @@ impl World {
             let own = snapshot.slot.claim().filter(|claim| claim.holder.0 == format!("pod-{index}")).cloned();
             self.replicas[index].events.push(Event::Seen(Box::new(snapshot.clone())));
             if let Some(claim) = own.filter(|claim| bug == Bug::AdoptAfterRestart && claim.state.is_open()) {
-                self.execute(index, Effect::Start { claim, epoch: snapshot.version, taken_over: true });
+                self.execute(index, Effect::Start { claim, epoch: snapshot.version });
             }
         }
     }

@@ -26,6 +26,7 @@ pub fn world(replicas: usize, objects: usize, budget: Budget) -> World {
         landed: Vec::new(),
         started: Vec::new(),
         deployed: 0,
+        unswept: false,
         disturbed: false,
         broken: None,
         setting: Setting {
@@ -168,6 +169,15 @@ pub fn poison() -> Scenario<World> {
     world.replicas[1].events =
         vec![Event::Seen(Box::new(world.bd.as_ref().map(Bd::snapshot).expect("just made")))];
     scenario("poison", world)
+}
+
+/// The holder is gone, and the spec moves while its claim is taken over.
+pub fn taken_over_and_moved() -> Scenario<World> {
+    let mut world = held(2, 1, Budget::default());
+    (0..2).for_each(|_| world.act(Action::Run(0), Bug::None));
+    world.crash(0);
+    world.budget = Budget { spec: 2, time: 1, ..Budget::default() };
+    scenario("taken over, moved", world)
 }
 
 pub fn three() -> Scenario<World> {

@@ -228,6 +228,8 @@ pub struct World {
     pub started: Vec<Nonce>,
     /// Results of the current deployment id that came to stand.
     pub deployed: u8,
+    /// A holder that had begun was taken over, and nothing was deployed since with a look for what it left.
+    pub unswept: bool,
     /// A holder was lost or overran: an attempt may be repeated.
     pub disturbed: bool,
     /// The invariant that was broken.

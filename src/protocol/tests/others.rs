@@ -94,7 +94,7 @@ fn a_holder_with_a_deleted_lease_is_taken_over_at_once() {
     assert!(effects.contains(&Effect::Note(from)));
     let claim = bench.claim();
     let effects = bench.step(Input::Written(held("11", &claim)));
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Start { taken_over: true, .. })));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Start { claim, .. } if claim.unswept)));
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_claim_that_cannot_be_read_does_not_stand_for_ever_on_what_is_up_to_date() {
     let claim = bench.claim();
     let effects = bench.step(Input::Written(Snapshot { outdated: false, ..held("11", &claim) }));
     assert!(
-        effects.iter().any(|effect| matches!(effect, Effect::Start { taken_over: true, .. })),
+        effects.iter().any(|effect| matches!(effect, Effect::Start { claim, .. } if claim.unswept)),
         "{effects:?}"
     );
 }
