@@ -210,7 +210,7 @@ impl World {
         self.late.extend(replica.run.take().and_then(|run| run.pending));
         self.late.extend(replica.removal.take().and_then(|removal| removal.pending));
         let boots = replica.boots + 1;
-        *replica = super::world::Replica { alive: false, boots, ..super::world::Replica::new() };
+        **replica = super::world::Replica { alive: false, boots, ..super::world::Replica::new() };
         self.leases.iter_mut().filter(|lease| lease.pod == index).for_each(|lease| lease.steady = 0);
         self.disturbed = true;
     }
