@@ -119,7 +119,7 @@ pub(super) fn read_failed(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effe
 }
 
 /// The write on its way was refused or is unclear: counts the try and returns the count.
-fn unanswered(unit: &mut Unit) -> Option<u32> {
+pub(super) fn unanswered(unit: &mut Unit) -> Option<u32> {
     match &mut unit.work {
         Work::Claiming { tries, sent, .. } | Work::Finishing { tries, sent, .. } => {
             *sent = false;

@@ -98,7 +98,11 @@ pub(super) fn news(unit: &mut Unit, latest: &Snapshot, live: bool, env: &Env<'_>
         return;
     }
     entered(unit, latest, env, effects);
-    let Work::Running { entering: Some(entering), version, ended: None, .. } = &mut unit.work else { return };
+    let Work::Running { entering: Some(entering), version, cancelled: false, ended: None, .. } =
+        &mut unit.work
+    else {
+        return;
+    };
     if live && !entering.sent {
         entering.sent = true;
         effects.push(Effect::WriteClaim { version: version.clone(), claim: entering.claim.clone() });

@@ -62,6 +62,7 @@ fn start(random: &mut Random) -> Cluster {
             slow_reads: some(6),
             strange: some(2),
             restores,
+            absences: some(2) * (1 - restores),
             ..global
         };
         let mut unit = world(3, 2, budget);
@@ -70,7 +71,12 @@ fn start(random: &mut Random) -> Cluster {
         unit.reaper = (some(1) == 0).then_some(None);
         unit
     });
-    cluster(units.collect(), moved.then(|| some(6)))
+    let units = units.collect();
+    let moves = moved.then(|| some(6));
+    let mut cluster = cluster(units, moves);
+    let restored = cluster.units.iter().any(|unit| unit.budget.restores > 0);
+    cluster.losses = if restored { 0 } else { some(1) };
+    cluster
 }
 
 /// Faults are rarer than work, or nothing would ever get done.

@@ -264,6 +264,30 @@ fn an_unclear_step_into_a_wait_is_settled_by_the_slot() {
 }
 
 #[test]
+fn a_step_into_a_wait_of_an_object_that_is_missing_is_not_waited_for() {
+    for done_before in [true, false] {
+        let mut bench = Bench::running();
+        let claim = bench.claim();
+        bench.step(Input::Waiting { nonce: claim.nonce.clone(), seconds: 300 });
+        let mut effects = Vec::new();
+        if done_before {
+            effects = bench.done(Outcome::Deployed);
+            assert!(finish(&effects).is_none());
+        }
+        let absent = bench.step(Input::ReadAbsent);
+        effects.extend(absent);
+        if !done_before {
+            assert!(cancels(&effects));
+            assert!(writes(&bench.step(Input::Read(held("11", &claim)))).is_empty(), "it is told to stop");
+            effects = bench.done(Outcome::Stopped);
+        }
+        assert!(finish(&effects).is_some(), "{effects:?}");
+        bench.step(Input::ReadAbsent);
+        assert!(!bench.unit.holds_slot());
+    }
+}
+
+#[test]
 fn a_run_that_ends_while_its_step_into_the_wait_is_unanswered_is_finished_after_the_answer() {
     let mut bench = Bench::running();
     let claim = bench.claim();
