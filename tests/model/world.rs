@@ -342,7 +342,8 @@ impl World {
     pub fn lose_downstream(&mut self) {
         self.outage = true;
         let peers = self.replicas.iter_mut().flat_map(|replica| &mut replica.peers);
-        peers.for_each(|peer| back_by(&mut peer.changed, RENEW));
+        // Not further, if it was away a moment ago: they have not missed two renewals in no time.
+        peers.for_each(|peer| peer.changed = peer.changed.min(NOW - RENEW));
     }
 
     /// A running replica's watch of Leases is up to date.
