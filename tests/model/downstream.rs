@@ -147,7 +147,9 @@ impl World {
         if let At::Ended(outcome) = run.at.clone() {
             self.replicas[index].run = None;
             // A deployment under a marked claim ends with that look.
-            let swept = outcome == Outcome::Deployed && run.claim.unswept && self.is_mine(&run);
+            let holds = self.bd.as_ref().or(self.absent.as_ref());
+            let holds = holds.is_some_and(|bd| bd.slot.is_held_by(&run.claim.nonce));
+            let swept = outcome == Outcome::Deployed && run.claim.unswept && holds;
             self.unswept &= !swept;
             let (nonce, release) = (run.claim.nonce.clone(), release(&run.claim.nonce));
             return self.feed(index, Input::Done { nonce, outcome, release }, bug);
