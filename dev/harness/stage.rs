@@ -103,13 +103,19 @@ impl Stage<'_> {
         Ok((publisher, units))
     }
 
+    /// A replica that checks in each second.
     pub fn replica(&self, name: &str, namespace: &str) -> anyhow::Result<Replica> {
+        self.replica_with(name, namespace, &["--checkin-interval=1s"])
+    }
+
+    /// A replica with these flags.
+    pub fn replica_with(&self, name: &str, namespace: &str, flags: &[&str]) -> anyhow::Result<Replica> {
         Replica::spawn(
             &self.world.binary,
             name,
             &self.world.registration.agent_kubeconfig,
             namespace,
-            &["--checkin-interval=1s"],
+            flags,
             &[("BUNDLEDEPLOYMENT_RECONCILER_WORKERS", "2")],
             &self.world.dir().join(format!("{name}.log")),
         )
