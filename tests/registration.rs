@@ -6,32 +6,27 @@
 
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use flotilla::api::Cluster;
-use flotilla::registration::managed::{BOOTSTRAP, INTENT};
-use flotilla::registration::{self, Settings};
-use flotilla::telemetry::probes::Health;
+use flotilla::registration;
 use futures::{StreamExt, TryStreamExt, future, stream};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
-use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use kube::{Api, Client, ResourceExt};
-use serde_json::{Value, json};
+use kube::{Api, ResourceExt};
+use serde_json::json;
 
 #[path = "../dev/harness/mod.rs"]
 mod harness;
 
 use harness::bundles::{Bundle, Publisher};
 use harness::fleet::{self, REGISTRATION_NAMESPACE};
-use harness::registrar::Registrar;
-use harness::replica::Replica;
+use harness::stage::{Stage, settings};
 use harness::units::Units;
-use harness::world::{Downstream, World, get, ready};
+use harness::world::{Downstream, World, ready};
 use harness::{GENEROUS, Tools, until};
 
 #[tokio::test(flavor = "multi_thread")]
