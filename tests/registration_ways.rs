@@ -13,7 +13,7 @@ use flotilla::registration::managed::{BOOTSTRAP, INTENT};
 use flotilla::registration::{self, Settings};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
@@ -99,8 +99,10 @@ impl Stage<'_> {
             let (reason, note) = told_what.recv().await.context("nothing was told")?;
             ensure!(reason == "RegistrationFailed", "{reason}: {note}");
             ensure!(note.contains("refuses the token of Secret fleet-agent-bootstrap"), "{note}");
-            secrets.delete(BOOTSTRAP, &DeleteParams::default()).await?;
-            self.offer(NAMESPACE, NAMESPACE).await
+            let offer = self.registrar.bootstrap(NAMESPACE, NAMESPACE).await?;
+            let patch = Patch::Merge(json!({"data": null, "stringData": offer["stringData"]}));
+            secrets.patch(BOOTSTRAP, &PatchParams::default(), &patch).await?;
+            Ok(())
         };
         let flow = tokio::time::timeout(GENEROUS, registration::obtain(&self.local, &settings));
         let (got, renewed) = tokio::join!(flow, renewed);

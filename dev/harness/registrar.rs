@@ -161,6 +161,12 @@ async fn run(client: Client, held: Held) {
             }
             // A conflict or a lost race: once more, as a work queue would.
             for _ in 0..5 {
+                // Another one may have taken its place meanwhile.
+                match requests(&client).get_opt(&request.name_any()).await {
+                    Ok(Some(now)) if now.data["status"]["granted"] != true => {}
+                    Ok(_) => break,
+                    Err(_) => continue,
+                }
                 match grant(&client, &request).await {
                     Ok(()) => break,
                     Err(cause) => {
