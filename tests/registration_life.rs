@@ -4,6 +4,7 @@
 //!
 //! Fleet's controller is played by a stand-in (`dev/harness/registrar.rs`) on a real API server.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::path::Path;
 
@@ -13,6 +14,7 @@ use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use flotilla::api::{Cluster, keys, names};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -30,7 +32,7 @@ use harness::replica::Replica;
 use harness::stage::Stage;
 use harness::units::{Claim, End, Units};
 use harness::world::{Downstream, World, collected, counter, ready, settled_audit};
-use harness::{GENEROUS, Tools, until};
+use harness::{AuditEntry, GENEROUS, Tools, until};
 
 /// A replica is dead after a short silence, and what checks in does so because the duty came to it, not the hour.
 const DUTIES: &[&str] = &["--session-ttl=6s", "--session-renew=1s", "--checkin-interval=1h"];
@@ -56,6 +58,7 @@ async fn stories(world: &World) -> anyhow::Result<()> {
         stage.another_cluster_namespace_ends_the_process_in_order(),
         stage.a_failing_check_in_stops_no_work(),
         stage.what_fleets_own_agent_left_stays(),
+        stage.at_rest_only_leases_and_signs_of_life_are_written(),
     )?;
     Ok(())
 }
@@ -309,6 +312,57 @@ impl Stage<'_> {
             record: secrets.create(&PostParams::default(), &record).await?,
             map: maps.create(&PostParams::default(), &map).await?,
         })
+    }
+
+    /// Each replica renews its session's Lease, one of them Lease `fleet-agent`, and one says that the cluster lives.
+    async fn at_rest_only_leases_and_signs_of_life_are_written(&self) -> anyhow::Result<()> {
+        const NAMESPACE: &str = "rest";
+        let replicas = self.registered(NAMESPACE, 2, &["--checkin-interval=1s"]).await?;
+        let (publisher, units) = self.cluster_of(NAMESPACE).await?;
+        publisher.publish(&[Bundle::config_maps("settled", "pasture", 3, "v1")]).await?;
+        units.until_ready(["settled"], GENEROUS).await?;
+        // What follows a deployment is over by then.
+        self.renewed(NAMESPACE).await?;
+        let before = self.written(NAMESPACE, "pasture", namespace_of(&publisher)).await?.len();
+        self.renewed(NAMESPACE).await?;
+        self.renewed(NAMESPACE).await?;
+        let written = self.written(NAMESPACE, "pasture", namespace_of(&publisher)).await?;
+        let kinds: BTreeSet<&str> = written[before..].iter().map(|(resource, _)| &**resource).collect();
+        ensure!(kinds == BTreeSet::from(["clusters/status", "leases/"]), "{:?}", &written[before..]);
+        let leases = written[before..].iter().filter(|(resource, _)| resource == "leases/");
+        let leases: BTreeSet<&str> = leases.map(|(_, name)| &**name).collect();
+        ensure!(leases.len() == 3 && leases.contains("fleet-agent"), "{leases:?}");
+        self.end(replicas).await
+    }
+
+    /// Waits for the next renewal of Lease `fleet-agent`.
+    async fn renewed(&self, namespace: &str) -> anyhow::Result<()> {
+        let leases: Api<Lease> = Api::namespaced(self.local.clone(), namespace);
+        let version = leases.get("fleet-agent").await?.resource_version();
+        until("Lease fleet-agent to be renewed", GENEROUS, async || {
+            Ok((leases.get("fleet-agent").await?.resource_version() != version).then_some(()))
+        })
+        .await
+    }
+
+    /// What the agent in `home` wrote, or tried to: there, in `namespace`, and upstream. Resource and name, in order.
+    async fn written(
+        &self,
+        home: &str,
+        namespace: &str,
+        cluster_namespace: &str,
+    ) -> anyhow::Result<Vec<(String, String)>> {
+        let (world, asked) = (self.world, format!("system:serviceaccount:{cluster_namespace}:"));
+        let mut entries = settled_audit(&world.upstream, &self.upstream).await?;
+        entries.retain(|entry| entry.user.starts_with(&asked));
+        let mut local = settled_audit(&world.downstream, &self.local).await?;
+        local.retain(|entry| entry.user == world.registration.downstream_user);
+        local.retain(|entry| [home, namespace].contains(&&*entry.namespace) || entry.name == namespace);
+        entries.extend(local);
+        entries.retain(AuditEntry::is_write);
+        entries.sort_by_key(|entry| entry.completed);
+        let told = |entry: AuditEntry| (format!("{}/{}", entry.resource, entry.subresource), entry.name);
+        Ok(entries.into_iter().map(told).collect())
     }
 
     /// Replicas of a cluster that was registered by them.
