@@ -73,25 +73,41 @@ async fn timed(name: &str, story: impl Future<Output = anyhow::Result<()>>) -> a
 
 impl Stage<'_> {
     async fn a_flow_that_is_cut_anywhere_is_completed_and_asks_once(&self) -> anyhow::Result<()> {
-        let whole = self.cut_after(usize::MAX).await?.context("a flow without a cut ends")?;
-        eprintln!("a whole flow takes {whole} polls");
-        ensure!(whole > 10, "{whole} polls are too few to be a flow");
-        // Where exactly a poll falls is another place each time: sixty of them leave no step out.
-        stream::iter((0..whole).step_by(whole.div_ceil(60)))
-            .map(|polls| self.cut_after(polls))
-            .buffer_unordered(10)
-            .try_collect::<Vec<_>>()
-            .await?;
+        for old in [Old::None, Old::Refused, Old::Immutable] {
+            // Through a stream, as below: polled when it was woken, and not whenever another story was.
+            let mut whole =
+                stream::iter([usize::MAX]).map(|all| self.cut_after(all, old)).buffer_unordered(1);
+            let whole = whole.try_next().await?.flatten().context("a flow without a cut ends")?;
+            eprintln!("a whole flow takes {whole} polls: {old:?}");
+            ensure!(whole > 10, "{whole} polls are too few to be a flow");
+            // Where exactly a poll falls is another place each time: sixty of them leave no step out.
+            stream::iter((0..whole).step_by(whole.div_ceil(60)))
+                .map(|polls| self.cut_after(polls, old))
+                .buffer_unordered(10)
+                .try_collect::<Vec<_>>()
+                .await?;
+        }
         Ok(())
     }
 
     /// Drops a flow after so many polls, as a kill would, and runs it again. Returns how many it took if it ended.
-    async fn cut_after(&self, polls: usize) -> anyhow::Result<Option<usize>> {
-        let namespace = format!("cut-{polls}");
+    async fn cut_after(&self, polls: usize, old: Old) -> anyhow::Result<Option<usize>> {
+        let namespace = format!("cut-{old:?}-{polls}").to_lowercase();
         self.offer(&namespace, "cut").await?;
+        if old != Old::None {
+            let useless = self.world.upstream.token_kubeconfig("nonsense", "nowhere");
+            let secret = json!({"apiVersion": "v1", "kind": "Secret", "immutable": old == Old::Immutable,
+                "metadata": {"name": registration::SECRET, "namespace": namespace},
+                "stringData": {"kubeconfig": useless, "clusterName": "old", "clusterNamespace": "nowhere"}});
+            fleet::apply(&self.local, secret).await?;
+        }
         let settings = settings(&namespace);
         let flow = registration::obtain(&self.local, &settings);
         let ended = Cut { flow: Box::pin(flow), left: polls, used: 0 }.await;
+        if old == Old::Refused {
+            let secret = self.secret(&namespace, registration::SECRET).await?;
+            ensure!(secret.is_some(), "{namespace}: the old Secret is lost");
+        }
         registration::obtain(&self.local, &settings).await.with_context(|| namespace.clone())?;
         self.asked_once(&namespace).await?;
         ended.map(|(ended, used)| ended.map(|_| used)).transpose().map_err(Into::into)
@@ -299,6 +315,17 @@ impl Stage<'_> {
 
 fn publisher_namespace(publisher: &Publisher) -> &str {
     publisher.units().namespace().unwrap_or_default()
+}
+
+/// What was there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Old {
+    /// No Secret `fleet-agent`.
+    None,
+    /// One whose credentials are refused.
+    Refused,
+    /// The same, and it cannot be changed.
+    Immutable,
 }
 
 /// A future that is dropped after so many polls.
