@@ -87,7 +87,7 @@ struct Kills<'a> {
 impl Kills<'_> {
     async fn at_each_step(&self) -> anyhow::Result<()> {
         let budget = Budget::new(usize::MAX);
-        let mut whole = self.start("whole", Some(&budget)).await?;
+        let whole = self.start("whole", &budget).await?;
         self.stage.asked_once("whole").await?;
         let count = budget.sent();
         drop(whole);
@@ -122,7 +122,7 @@ impl Kills<'_> {
 
     async fn killed_in(&self, namespace: &str, pieces: usize) -> anyhow::Result<State> {
         let budget = Budget::new(pieces);
-        let mut first = self.start(namespace, Some(&budget)).await?;
+        let mut first = self.start(namespace, &budget).await?;
         tokio::time::timeout(GENEROUS, budget.over()).await.context("it sends too little")?;
         first.kill()?;
         let left = async |name: &str| anyhow::Ok(self.stage.secret(namespace, name).await?.is_some());
@@ -132,7 +132,7 @@ impl Kills<'_> {
             left(registration::SECRET).await?,
             left(BOOTSTRAP).await?,
         );
-        let second = self.start_again(namespace).await?;
+        let second = self.start_again(namespace)?;
         self.stage.asked_once(namespace).await?;
         let url = format!("{}/readyz?verbose", second.probe_url());
         until("the registration to be ready", GENEROUS, async || {
@@ -143,15 +143,15 @@ impl Kills<'_> {
     }
 
     /// A process in a cluster that is to be registered, behind both proxies.
-    async fn start(&self, namespace: &str, budget: Option<&Budget>) -> anyhow::Result<Replica> {
+    async fn start(&self, namespace: &str, budget: &Budget) -> anyhow::Result<Replica> {
         self.stage.offer(namespace, "kill").await?;
         let (registrar, ca) = (&self.stage.registrar, self.stage.world.upstream.ca_pem());
         let bootstrap = registrar.bootstrap_at(&self.up.url(), ca, "kill", namespace).await?;
         fleet::apply(&self.stage.local, bootstrap).await?;
-        self.spawn(namespace, namespace, budget)
+        self.spawn(namespace, namespace, Some(budget))
     }
 
-    async fn start_again(&self, namespace: &str) -> anyhow::Result<Replica> {
+    fn start_again(&self, namespace: &str) -> anyhow::Result<Replica> {
         self.spawn(&format!("{namespace}-again"), namespace, None)
     }
 
