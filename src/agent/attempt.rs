@@ -6,6 +6,7 @@
 //! claim still allows it.
 
 mod error;
+mod foresee;
 mod late;
 mod opening;
 mod outcome;
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 pub use error::AttemptError;
+pub use foresee::{Outlook, Prospect, foresee};
 use late::Late;
 pub use outcome::Ended;
 
