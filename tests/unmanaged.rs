@@ -53,7 +53,7 @@ async fn stories(tools: &Tools, dir: &Path) -> anyhow::Result<()> {
     management.start_workloads(tools, 0, std::time::Duration::ZERO).await?;
     let stage = Stage::new(tools, dir, management, site).await?;
     let unmanaged = Guide::read("docs/unmanaged.md", stage.shell.clone())?;
-    unmanaged.command("flotilla crds")?;
+    unmanaged.section("", &[])?;
     stage.both_at_hand(&unmanaged).await?;
     // Threads of their own: the commands of one do not hold up the others.
     let (stage, unmanaged) = (Arc::new(stage), Arc::new(unmanaged));
@@ -256,25 +256,23 @@ impl Stage {
             ensure!(agent.exited()?.is_none());
             ensure!(!agent.log().contains("eyJ"), "a token is in the log");
         }
-        self.a_name_used_twice_brings_the_token_back(&namespace, &first).await?;
+        self.a_limited_token_is_printed_on_demand(&namespace).await?;
         self.foreseen(&namespace, &mut agents).await
     }
 
-    /// What the guide warns of.
-    async fn a_name_used_twice_brings_the_token_back(
-        &self,
-        namespace: &str,
-        first: &str,
-    ) -> anyhow::Result<()> {
-        self.shell.done("kubectl --context management apply -f upstream.yaml")?;
-        until("the token of the old name to be back", GENEROUS, async || {
-            Ok((self.answer(first, namespace).await? == 200).then_some(()))
-        })
-        .await?;
-        self.shell.done(
-            "kubectl --context management delete secret flotilla-agent-token --namespace \"$ORCHARD\"",
-        )?;
-        self.dead(first, namespace).await
+    async fn a_limited_token_is_printed_on_demand(&self, namespace: &str) -> anyhow::Result<()> {
+        let text = self
+            .shell
+            .done("flotilla register orchard --print downstream --ttl 1h --context management")?
+            .stdout;
+        let last = text.split("---\n").last().context("nothing was printed")?;
+        let secret: Secret = serde_saphyr::from_str(last)?;
+        let kubeconfig = secret.data.context("an empty Secret")?;
+        let kubeconfig: Value = serde_json::from_slice(&kubeconfig["kubeconfig"].0)?;
+        let token = kubeconfig["users"][0]["user"]["token"].as_str().context("no token")?;
+        ensure!(flotilla::registration::bearer::expires(token).is_some());
+        ensure!(self.answer(token, namespace).await? == 200);
+        Ok(())
     }
 
     async fn deployment_id(&self, namespace: &str, name: &str) -> anyhow::Result<String> {
