@@ -22,14 +22,14 @@ fn the_cluster_comes_before_its_namespace_and_the_account_before_what_names_it()
         [
             "Namespace fleet-default",
             "Cluster fleet-default/shop",
-            "Namespace cluster-fleet-default-shop-ad4a03cd3d9d",
+            "Namespace cluster-fleet-default-shop-079927a5ce7c",
             "ClusterRole fleet-bundle-deployment",
             "ClusterRole fleet-content",
-            "ServiceAccount cluster-fleet-default-shop-ad4a03cd3d9d/flotilla-agent",
+            "ServiceAccount cluster-fleet-default-shop-079927a5ce7c/flotilla-agent",
             "Role fleet-default/flotilla-agent-shop",
             "RoleBinding fleet-default/flotilla-agent-shop",
-            "RoleBinding cluster-fleet-default-shop-ad4a03cd3d9d/flotilla-agent",
-            "ClusterRoleBinding flotilla-agent-content-cluster-fleet-default-shop-ad4a03cd3d9d",
+            "RoleBinding cluster-fleet-default-shop-079927a5ce7c/flotilla-agent",
+            "ClusterRoleBinding flotilla-agent-content-cluster-fleet-default-shop-079927a5ce7c",
         ]
     );
 }
@@ -88,5 +88,6 @@ fn what_no_server_would_take_is_refused_before_anything_is_written() {
         let made = Plan::new(name, namespace, Some("c"), BTreeMap::new(), "agents", Identity::Own);
         assert!(matches!(made, Err(UnmanagedError::Name { .. })), "{name} {namespace}");
     }
-    assert!(Plan::new("a.b", "a", None, BTreeMap::new(), "agents", Identity::Own).is_ok());
+    // Fleet's name of its namespace would have the dot, too.
+    assert!(Plan::new("a.b", "a", Some("c"), BTreeMap::new(), "agents", Identity::Own).is_ok());
 }
