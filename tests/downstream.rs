@@ -9,7 +9,7 @@ use flotilla::{
     downstream::{
         Downstream,
         apply::{self, Applied, ApplyError, Owner},
-        fence::{ClaimProof, Fence, Fenced, ProofError},
+        fence::{ClaimNow, ClaimProof, Fence, Fenced, ProofError},
         objects::Identity,
         prune,
         release::{Gate, GateInput, Guard, Operation},
@@ -43,8 +43,8 @@ impl ClaimProof for Holds {
     fn session_healthy(&self) -> bool {
         true
     }
-    fn confirm(&self) -> BoxFuture<'_, Result<bool, ProofError>> {
-        Box::pin(async { Ok(true) })
+    fn confirm(&self) -> BoxFuture<'_, Result<ClaimNow, ProofError>> {
+        Box::pin(async { Ok(ClaimNow::Ours) })
     }
 }
 

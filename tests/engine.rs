@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use flotilla::render::engine::{Engine, EngineConfig, EngineError};
+use flotilla::render::engine::{Engine, EngineConfig, EngineError, ResolveRequest};
 use serde_json::json;
 
 /// Short where a test waits for it to run out, long enough for a busy machine elsewhere.
@@ -87,6 +87,7 @@ async fn requests_in_flight_survive_the_engines_death() {
     for (i, answer) in futures::future::join_all(asked).await.into_iter().enumerate() {
         assert_eq!(answer.expect("no panic").expect("tried again")[0].value, json!({ "i": i }));
     }
+    up(&engine).await;
     assert_eq!(engine.restarts(), 1);
 }
 
@@ -97,13 +98,14 @@ async fn a_hung_engine_is_replaced_and_its_request_answered() {
     up(&engine).await;
     signal(&engine, libc::SIGSTOP);
     assert_eq!(engine.yaml(one("a: 1")).await.expect("a new engine")[0].value, json!({"a": 1}));
+    up(&engine).await;
     assert_eq!(engine.restarts(), 1);
 }
 
 #[tokio::test]
 async fn a_document_that_kills_the_engine_fails_alone() {
     // Enough to start and work, too little for a million values.
-    let engine = Engine::start(EngineConfig { memory: 64 << 20, ..config() });
+    let engine = Engine::start(EngineConfig { memory: 128 << 20, ..config() });
     let engine = engine.expect("cargo has built the engine");
     let poison = engine.yaml(one(&format!("a:\n{}", "- 1\n".repeat(1 << 20))));
     let neighbours = (0..20).map(|i| engine.yaml(one(&format!("i: {i}"))));
@@ -160,7 +162,7 @@ async fn an_engine_of_another_protocol_is_not_used() {
     let starting = engine.healthy();
     assert_eq!(
         engine.health_changed(&starting).await,
-        Err("the agent speaks protocol 1, the engine 9".to_owned())
+        Err("the agent speaks protocol 2, the engine 9".to_owned())
     );
     let error = engine.yaml(one("a: 1")).await.expect_err("never up");
     assert!(!error.is_permanent(), "the bundle is not to blame");
@@ -179,7 +181,7 @@ async fn an_engine_that_ends_at_once_is_reported() {
 #[tokio::test]
 async fn a_request_never_answered_fails_and_may_be_tried_again() {
     let directory = tempfile::tempdir().expect("a directory");
-    let config = script(directory.path(), &format!("{}; exec sleep 600", handshake(1)));
+    let config = script(directory.path(), &format!("{}; exec sleep 600", handshake(2)));
     let engine = Engine::start(EngineConfig { deadline: SHORT, ..config }).expect("it exists");
     let error = engine.yaml(one("a: 1")).await.expect_err("no answer");
     assert!(matches!(error, EngineError::Overran { .. }) && !error.is_permanent(), "{error}");
@@ -188,7 +190,7 @@ async fn a_request_never_answered_fails_and_may_be_tried_again() {
 #[tokio::test]
 async fn an_engine_killed_from_outside_proves_nothing_against_a_document() {
     let directory = tempfile::tempdir().expect("a directory");
-    let config = script(directory.path(), &format!("{}; head -c 1 >/dev/null; kill -9 $$", handshake(1)));
+    let config = script(directory.path(), &format!("{}; head -c 1 >/dev/null; kill -9 $$", handshake(2)));
     let engine = Engine::start(config).expect("it exists");
     let error = engine.yaml(one("a: 1")).await.expect_err("killed twice");
     assert!(matches!(error, EngineError::Crashed { by_itself: false, .. }), "{error}");
@@ -199,11 +201,38 @@ async fn an_engine_killed_from_outside_proves_nothing_against_a_document() {
 async fn an_engine_that_speaks_no_frames_is_replaced() {
     let directory = tempfile::tempdir().expect("a directory");
     let config =
-        script(directory.path(), &format!("{}; echo hello world; exec cat >/dev/null", handshake(1)));
+        script(directory.path(), &format!("{}; echo hello world; exec cat >/dev/null", handshake(2)));
     let engine = Engine::start(config).expect("it exists");
     up(&engine).await;
     let reason = engine.health_changed(&Ok(())).await.expect_err("no frames");
     assert!(reason.contains("died") || reason.contains("hung"), "{reason}");
+}
+
+#[tokio::test]
+async fn versions_are_chosen_as_helm_chooses_from_an_index() {
+    let engine = Engine::start(config()).expect("cargo has built the engine");
+    for (constraint, expected) in [
+        ("", Some("2.1.0")),
+        ("^1.0", Some("1.10.0")),
+        ("1.9", Some("1.9.0")),
+        ("v1.2.0", Some("v1.2.0")),
+        ("1.2.0", Some("v1.2.0")),
+        (">2.1.0-0", Some("3.0.0-rc.1")),
+        ("3.0.0-rc.1", Some("3.0.0-rc.1")),
+        ("~5", None),
+        ("latest", Some("latest")),
+    ] {
+        let versions = ["1.9.0", "2.1.0", "1.10.0", "v1.2.0", "3.0.0-rc.1", "nonsense"];
+        let mut versions: Vec<String> = versions.map(str::to_owned).to_vec();
+        versions.extend((constraint == "latest").then(|| constraint.to_owned()));
+        let chosen =
+            engine.resolve_version(ResolveRequest { constraint: constraint.to_owned(), versions }).await;
+        match (chosen, expected) {
+            // Helm reads the constraint before it looks for the very version.
+            (Err(error), Some("latest")) => assert_eq!(error.to_string(), "improper constraint: \"latest\""),
+            (chosen, expected) => assert_eq!(chosen.expect(constraint).as_deref(), expected, "{constraint}"),
+        }
+    }
 }
 
 #[test]

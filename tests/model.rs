@@ -3,6 +3,8 @@
 //!
 //! `docs/design/model.md` says what is in it, what is not, and how large it is.
 
+#[path = "model/absent.rs"]
+mod absent;
 #[path = "model/actions.rs"]
 mod actions;
 #[path = "model/cluster.rs"]

@@ -8,13 +8,17 @@
 mod error;
 mod foresee;
 mod late;
+mod load;
 mod opening;
 mod outcome;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, OnceLock},
+};
 
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 pub use error::AttemptError;
 pub use foresee::{Outlook, Prospect, foresee};
@@ -30,22 +34,21 @@ use super::{
     waiting,
 };
 use crate::{
-    api::{
-        self, BundleDeployment, BundleDeploymentOptions, DeploymentId, ReleaseId, keys, manifest::Manifest,
-    },
+    api::{self, BundleDeployment, BundleDeploymentOptions, ReleaseId},
     downstream::{
         apply::{self, Known, KnownObjects, Owner},
-        fence::Fence,
+        fence::{ClaimNow, Fence},
         kinds::Kind,
         live::LiveStore,
         objects::Identity,
         prune,
-        release::{Gate, Operation},
+        release::{Gate, Operation, Record},
         removal::Gone,
     },
     monitor::{self, Evaluation, Judge, Key},
-    protocol::{Claim, Epoch, Stamp, Time},
+    protocol::{Claim, Epoch, Stamp, Time, Uid},
     render::{self, Rendered},
+    upstream,
 };
 
 /// What a deployment is started with.
@@ -64,6 +67,8 @@ pub struct Job {
     pub epoch: Epoch,
     /// A session lost it before.
     pub taken_over: bool,
+    /// Earlier BundleDeployments of this name, of which something landed late.
+    pub earlier: BTreeSet<Uid>,
     /// When the request was sent that showed the claim as ours.
     pub confirmed: Time,
     /// Stops the work at the next safe point.
@@ -121,6 +126,8 @@ struct Run {
     options: BundleDeploymentOptions,
     namespace: String,
     release: String,
+    /// Earlier BundleDeployments of this name whose release this was.
+    earlier: OnceLock<BTreeSet<Uid>>,
     /// What is to be looked for once more.
     late: OnceLock<Late>,
 }
@@ -134,7 +141,7 @@ impl Run {
             job.outbox.clone(),
             job.name.clone(),
             uid.into(),
-            job.claim.nonce.clone(),
+            &job.claim,
             job.confirmed,
         );
         let fence = Fence {
@@ -145,14 +152,15 @@ impl Run {
         };
         let namespace = api::release_namespace(&options).to_owned();
         let release = api::release_name(&job.name, &options);
-        Self { job, fence, options, namespace, release, late: OnceLock::new() }
+        let (earlier, late) = (OnceLock::new(), OnceLock::new());
+        Self { job, fence, options, namespace, release, earlier, late }
     }
 
     /// Whether the claim went to somebody else meanwhile. A replica that was frozen fails in many ways before it
     /// learns that it was taken over; its successor's success must not be followed by its failure's Event.
     async fn is_lost(&self, error: &AttemptError) -> bool {
         let failed = matches!(error.class(), error::Class::Retryable | error::Class::Permanent);
-        failed && matches!(self.fence.proof.confirm().await, Ok(false))
+        failed && matches!(self.fence.proof.confirm().await, Ok(ClaimNow::Lost))
     }
 
     /// The steps. A gate that comes back is open and to be failed.
@@ -188,31 +196,20 @@ impl Run {
     /// Everything before the first write: load, render.
     async fn prepare(&self) -> Result<Rendered, AttemptError> {
         error::supported(&self.job.object.spec, &self.options)?;
-        let manifest = self.load().await?;
-        let job = render::Job {
-            bd_name: &self.job.name,
-            options: &self.options,
-            manifest: &manifest,
-            scope: &self.job.ctx.scope,
-            agent_namespace: &self.job.ctx.agent_namespace,
-            commit: self.job.object.label(keys::COMMIT),
-        };
+        let inputs = self.load().await?;
+        let job = inputs.job(self);
         let mut rendered = render::render(&self.job.ctx.engine, job).await.map_err(AttemptError::Render)?;
         let kinds = &self.job.ctx.downstream.kinds;
         if !self.options.target_namespace.is_empty() {
-            let wanted = rendered.objects.iter().map(|object| (&*object.api_version, &*object.kind));
+            let hooks = rendered.hooks.iter().map(|hook| &hook.object);
+            let all = rendered.objects.iter().chain(hooks);
+            let wanted = all.map(|object| (&*object.api_version, &*object.kind));
             kinds.prepare(wanted).await.map_err(AttemptError::Kinds)?;
             rendered.force_namespace(&self.options.target_namespace, kinds).map_err(AttemptError::Render)?;
         }
         // A bundle that cannot be applied as a whole makes no revision.
         apply::check(&self.job.ctx.downstream, &rendered.objects).await.map_err(AttemptError::Apply)?;
         Ok(rendered)
-    }
-
-    async fn load(&self) -> Result<Manifest, AttemptError> {
-        let id = DeploymentId::parse(&self.job.claim.deployment).manifest_id;
-        let content = self.job.ctx.upstream.content(&id).await.map_err(AttemptError::Load)?;
-        Manifest::from_content(&content).map_err(|source| AttemptError::Content { id, source })
     }
 
     /// Apply, prune, wait, observe: everything under the open gate.
@@ -222,8 +219,9 @@ impl Run {
         gate: &Gate,
     ) -> Result<(Plan, Evaluation), AttemptError> {
         let ctx = &self.job.ctx;
-        let before = self.objects_before(gate).await?;
-        self.apply(rendered, &before).await?;
+        let before = self.objects_of(gate.before()).await?;
+        let owned = self.objects_of(gate.deployed_before()).await?;
+        self.apply(rendered, &owned).await?;
         self.prune(rendered, &before).await?;
         let desired =
             plan::keys(ctx, &rendered.objects, &self.namespace).await.map_err(AttemptError::Observe)?;
@@ -239,7 +237,7 @@ impl Run {
         Ok((plan, evaluation))
     }
 
-    async fn apply(&self, rendered: &Rendered, before: &[render::Object]) -> Result<(), AttemptError> {
+    async fn apply(&self, rendered: &Rendered, owned: &[render::Object]) -> Result<(), AttemptError> {
         let ctx = &self.job.ctx;
         let ignore = self.options.ignore.clone().unwrap_or_default();
         // Before the objects are there: what the answers show is taken over only for kinds that are watched.
@@ -249,7 +247,7 @@ impl Run {
                 ctx.live.ensure(&kind.resource);
             }
         }
-        let previous = Identity::of_all(before, &ctx.downstream.kinds, &self.namespace);
+        let previous = Identity::of_all(owned, &ctx.downstream.kinds, &self.namespace);
         let owner = Owner {
             namespace: &self.namespace,
             name: &self.release,
@@ -271,7 +269,10 @@ impl Run {
     /// Removes what the bundle no longer has, and after a takeover what its late holder may have left.
     async fn prune(&self, rendered: &Rendered, before: &[render::Object]) -> Result<(), AttemptError> {
         let ctx = &self.job.ctx;
-        if before.is_empty() && !self.job.taken_over {
+        let mut earlier = self.earlier.get().cloned().unwrap_or_default();
+        earlier.extend(self.job.earlier.iter().cloned());
+        let sweeps = self.job.taken_over || !earlier.is_empty();
+        if before.is_empty() && !sweeps {
             return Ok(());
         }
         let keep = Identity::of_all(&rendered.objects, &ctx.downstream.kinds, &self.namespace);
@@ -279,12 +280,19 @@ impl Run {
         let mut removed = prune::prune(&ctx.downstream, &self.fence, release, before, &keep)
             .await
             .map_err(AttemptError::Prune)?;
-        if self.job.taken_over {
+        if sweeps {
             let kinds = kinds_of(ctx, before.iter().chain(&rendered.objects));
-            let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep);
+            let gone = ctx.upstream.gone(earlier.clone()).await.unwrap_or_else(|error| {
+                warn!(
+                    cause = upstream::chain(&error),
+                    "cannot tell which earlier BundleDeployments are gone"
+                );
+                BTreeSet::new()
+            });
+            let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep, &gone);
             removed.extend(strays.await.map_err(AttemptError::Prune)?);
             let (hash, stamp) = (rendered.hash.clone(), self.fence.stamp.clone());
-            let _ = self.late.set(Late { kinds, hash, keep, stamp });
+            let _ = self.late.set(Late { kinds, hash, keep, stamp, earlier });
         }
         // What is gone for good must not show as extra until its event comes.
         for removed in removed {
@@ -297,10 +305,13 @@ impl Run {
         Ok(())
     }
 
-    /// The objects of the last deployed revision and of every later attempt.
-    async fn objects_before(&self, gate: &Gate) -> Result<Vec<render::Object>, AttemptError> {
+    /// The objects that these revisions list.
+    async fn objects_of(
+        &self,
+        records: impl IntoIterator<Item = &Record>,
+    ) -> Result<Vec<render::Object>, AttemptError> {
         let mut objects = Vec::new();
-        for record in gate.before() {
+        for record in records {
             let Ok(release) = &record.release else { continue };
             let stored = render::parse_manifest(&self.job.ctx.engine, &release.manifest).await;
             objects.extend(stored.map_err(AttemptError::Render)?);

@@ -264,6 +264,7 @@ fn start(replica: &mut Replica, name: &Name, claim: Claim, epoch: Epoch, taken_o
         claim,
         epoch,
         taken_over,
+        earlier: entry.earlier.clone(),
         confirmed: entry.asked,
         cancelled,
     };

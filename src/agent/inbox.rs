@@ -51,6 +51,8 @@ pub enum Message {
     Strays {
         /// Of which unit.
         name: Name,
+        /// Earlier BundleDeployments of its name that are gone.
+        earlier: std::collections::BTreeSet<crate::protocol::Uid>,
     },
     /// A pass of garbage collection ended.
     Collected {

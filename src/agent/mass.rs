@@ -13,15 +13,11 @@ use tracing::warn;
 
 use super::{context::Context, inbox::Name, notes};
 use crate::{
-    protocol::{Time, Uid},
+    protocol::{Mass, Time, Uid},
     telemetry::events::{EventType, reason},
     upstream::UpstreamError,
 };
 
-/// More than this many at once, and more than a fifth of all, is no ordinary day.
-const MANY: usize = 10;
-/// One in so many.
-const SHARE: usize = 5;
 /// Between a deletion and the look whether the kind itself is being removed: the API server marks the kind before it
 /// deletes the objects, and its discovery follows within this time.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -30,7 +26,7 @@ pub(super) const PART: &str = "absence";
 
 /// Whether so many of so many vanished that something else than a wish is behind it.
 pub(super) fn is_mass(missing: usize, known: usize) -> bool {
-    missing > MANY && missing.saturating_mul(SHARE) > known
+    Mass::USUAL.is(missing, known)
 }
 
 /// What is held.

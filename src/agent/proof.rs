@@ -13,8 +13,8 @@ use super::{
     inbox::{Message, Name, Source},
 };
 use crate::{
-    downstream::fence::{ClaimProof, ProofError},
-    protocol::{ClaimSlot, Nonce, Time, Uid},
+    downstream::fence::{ClaimNow, ClaimProof, ProofError},
+    protocol::{Claim, Nonce, Snapshot, Time, Uid},
     upstream::snapshot,
 };
 
@@ -25,6 +25,7 @@ pub struct Proof {
     name: Name,
     uid: Uid,
     nonce: Nonce,
+    deployment: String,
     confirmed: Mutex<Time>,
 }
 
@@ -35,27 +36,34 @@ impl Proof {
         outbox: super::inbox::Outbox,
         name: Name,
         uid: Uid,
-        nonce: Nonce,
+        claim: &Claim,
         confirmed: Time,
     ) -> Self {
-        Self { ctx, outbox, name, uid, nonce, confirmed: Mutex::new(confirmed) }
+        let (nonce, deployment) = (claim.nonce.clone(), claim.deployment.clone());
+        Self { ctx, outbox, name, uid, nonce, deployment, confirmed: Mutex::new(confirmed) }
     }
 
-    async fn read(&self) -> Result<bool, ProofError> {
+    async fn read(&self) -> Result<ClaimNow, ProofError> {
         let sent = self.ctx.clock.now();
-        let Some(object) = self.ctx.upstream.read(&self.name).await? else { return Ok(false) };
-        let state = snapshot(&object, false);
-        let ours = state.uid == self.uid && matches!(&state.slot, ClaimSlot::Claim(_)) && {
-            state.slot.is_held_by(&self.nonce)
-        };
-        if ours {
+        let Some(object) = self.ctx.upstream.read(&self.name).await? else { return Ok(ClaimNow::Lost) };
+        let now = claim_now(&snapshot(&object, false), &self.uid, &self.nonce, &self.deployment);
+        if now == ClaimNow::Ours {
             *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = sent;
         }
         let message =
             Message::Object { name: self.name.clone(), object: Box::new(object), from: Source::Read };
         self.outbox.send(message).await;
-        Ok(ours)
+        Ok(now)
     }
+}
+
+/// What this state says about the claim of that nonce for that deployment id.
+fn claim_now(state: &Snapshot, uid: &Uid, nonce: &Nonce, deployment: &str) -> ClaimNow {
+    if state.uid != *uid || !state.slot.is_held_by(nonce) {
+        return ClaimNow::Lost;
+    }
+    let claimed = state.slot.claim().is_some_and(|claim| claim.deployment == deployment);
+    if claimed && state.deployment == deployment { ClaimNow::Ours } else { ClaimNow::Outdated }
 }
 
 impl ClaimProof for Proof {
@@ -68,7 +76,49 @@ impl ClaimProof for Proof {
         self.ctx.session.renewed_within(self.ctx.protocol.ttl)
     }
 
-    fn confirm(&self) -> BoxFuture<'_, Result<bool, ProofError>> {
+    fn confirm(&self) -> BoxFuture<'_, Result<ClaimNow, ProofError>> {
         Box::pin(self.read())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{ClaimSlot, Gate};
+
+    #[test]
+    fn a_claim_is_ours_only_while_what_it_is_for_is_asked_for() {
+        let look = |uid: &str, asked: &str, status: &str, reason: &str, nonce: &str, claimed: &str| {
+            let message = format!(
+                "v1 holder=a session=s nonce={nonce} attempt=1 lost=0 by= budget=9 deployment={claimed}"
+            );
+            let state = Snapshot {
+                uid: uid.into(),
+                version: "5".into(),
+                deployment: asked.into(),
+                gate: Gate::Open,
+                outdated: true,
+                release: String::new(),
+                slot: ClaimSlot::parse(status, reason, &message),
+                rest: 0,
+            };
+            claim_now(&state, &"u".into(), &Nonce("n".into()), "d1")
+        };
+        for (uid, asked, status, reason, nonce, claimed, now) in [
+            ("u", "d1", "True", "Claimed", "n", "d1", ClaimNow::Ours),
+            ("u", "d1", "True", "Waiting", "n", "d1", ClaimNow::Ours),
+            ("u", "d2", "True", "Claimed", "n", "d1", ClaimNow::Outdated),
+            ("u", "d1", "True", "Claimed", "n", "d2", ClaimNow::Outdated),
+            ("v", "d1", "True", "Claimed", "n", "d1", ClaimNow::Lost),
+            ("u", "d1", "True", "Claimed", "m", "d1", ClaimNow::Lost),
+            ("u", "d1", "False", "Expired", "n", "d1", ClaimNow::Lost),
+            ("u", "d1", "True", "Claimed", "", "d1", ClaimNow::Lost),
+        ] {
+            assert_eq!(
+                look(uid, asked, status, reason, nonce, claimed),
+                now,
+                "{uid} {asked} {reason} {nonce}"
+            );
+        }
     }
 }

@@ -39,8 +39,8 @@ use crate::{
         session::{PodEvent, SessionEvent},
     },
     protocol::{
-        self, Effect, Env, HealthyClock, Input, Nonce, Outcome, SessionId, Sessions, Snapshot, Time, Unit,
-        Work, step,
+        self, Effect, Env, HealthyClock, Input, Nonce, Outcome, SessionId, Sessions, Snapshot, Time, Uid,
+        Unit, Work, step,
     },
     upstream::{self, Healed},
 };
@@ -71,6 +71,8 @@ pub(super) struct Entry {
     /// The next deployment sweeps, as after a takeover; `sweeping`: the one that runs does.
     pub sweep: bool,
     pub sweeping: bool,
+    /// Earlier BundleDeployments of its name whose strays it is to sweep, too.
+    pub earlier: BTreeSet<Uid>,
     /// Where the census has it.
     counted: Option<census::Place>,
 }
@@ -111,7 +113,7 @@ impl Replica {
     /// A replica that knows nothing yet.
     pub fn new(ctx: Arc<Context>) -> Self {
         let (outbox, inbox) = Outbox::new();
-        let healthy = HealthyClock::new(ctx.clock.now(), ctx.session_renew * 2);
+        let healthy = HealthyClock::for_renewals(ctx.clock.now(), ctx.session_renew);
         let sessions = Sessions::new(ctx.protocol.ttl);
         Self {
             units: HashMap::new(),
@@ -208,7 +210,9 @@ impl Replica {
             Phase::Draining => {
                 info!("no new claims: stopping");
                 self.draining = true;
+                // Told before anything is handed over: no peer then leaves this replica a head start.
                 self.offer_slots();
+                self.ctx.session_news.notify_one();
                 self.assign_check_in();
                 // A wait for readiness has no end in sight: handed over at once, also one just being entered.
                 let waits = |unit: &Unit| {
@@ -225,11 +229,16 @@ impl Replica {
                 self.feed_where(|unit| matches!(unit.work, Work::Running { .. }), Input::Stop);
                 self.is_quiet()
             }
+            Phase::Leave => {
+                let left = self.units.values().filter(|entry| !is_quiet(entry)).count();
+                warn!(left, "no answer to the last requests: leaving without");
+                true
+            }
         }
     }
 
     fn is_quiet(&self) -> bool {
-        self.units.values().all(|entry| !entry.unit.is_busy() && !entry.monitored.is_busy())
+        self.units.values().all(is_quiet)
     }
 
     fn take(&mut self, message: Message) {
@@ -262,14 +271,16 @@ impl Replica {
                 self.feed(&name, input);
             }
             Message::Monitored { name, outcome } => self.on_monitored(&name, outcome),
-            Message::Strays { name } => {
+            Message::Strays { name, earlier } => {
                 if let Some(entry) = self.units.get_mut(&name) {
                     entry.sweep = true;
+                    entry.earlier = earlier;
                     self.feed(&name, Input::Redeploy);
                 }
             }
             Message::CheckedIn { result } => self.check_ins.ended(&self.ctx, result),
             Message::Collected { memory, again } => {
+                self.ctx.metrics.garbage_collection();
                 self.collector.ended(memory, self.ctx.clock.now(), again);
             }
         }
@@ -362,6 +373,11 @@ impl Replica {
     fn execute(&mut self, name: &Name, effect: Effect) {
         super::execute::execute(self, name, effect);
     }
+}
+
+/// Nothing of a unit is under way.
+fn is_quiet(entry: &Entry) -> bool {
+    !entry.unit.is_busy() && !entry.monitored.is_busy()
 }
 
 fn is_at(object: &BundleDeployment, latest: &Snapshot) -> bool {

@@ -8,12 +8,12 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{Client, Config, config::KubeConfigOptions};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
     args::AgentArgs,
+    checkin,
     context::Context,
     patience::{self, until_it_passes},
     replica::Replica,
@@ -36,7 +36,7 @@ use crate::{
         events::{self, Events, EventsConfig},
         probes::{self, Addresses, Health, ServeError},
     },
-    upstream::{self, Upstream, UpstreamError},
+    upstream::{self, ConnectError, Upstream, UpstreamError},
 };
 
 /// One downstream request's limit; with it a write of a frozen holder cannot land later than TTL and this.
@@ -44,22 +44,16 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Looks of monitoring at once.
 const MONITORS: usize = 16;
 /// Time to delete the session Lease at the very end.
-const LEAVE: Duration = Duration::from_secs(3);
+const LEAVE: Duration = Duration::from_secs(2);
 /// Time between two looks for Leases that nobody keeps.
 const SWEEP: Duration = Duration::from_secs(60);
 
 /// Why an agent ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The kubeconfig of this cluster is of no use.
-    #[error("cannot use the kubeconfig of this cluster")]
-    Kubeconfig(#[source] kube::config::KubeconfigError),
-    /// Neither a kubeconfig nor a pod's account.
-    #[error("no kubeconfig given, and this is not a pod with an account")]
-    InCluster(#[source] kube::config::InClusterError),
-    /// No client.
-    #[error("cannot make a client for this cluster")]
-    Client(#[source] kube::Error),
+    /// This cluster cannot be used.
+    #[error("cannot connect to this cluster")]
+    Downstream(#[source] ConnectError),
     /// The cluster is not registered.
     #[error("cannot start without a registration")]
     Registration(#[source] RegistrationError),
@@ -102,13 +96,15 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         "watch",
         fleet_lease::NAME,
     ]);
+    // Nothing is owed yet.
+    health.set(checkin::PART, Ok(()));
     let stop = CancellationToken::new();
     let addresses = Addresses { metrics: &args.metrics_address, probes: &args.probe_address };
     probes::serve(addresses, health.clone(), metrics.clone(), stop.clone())
         .await
         .map_err(AgentError::Serve)?;
 
-    let client = downstream_client(&args).await?;
+    let client = upstream::client(args.kubeconfig.as_deref()).await.map_err(AgentError::Downstream)?;
     let session_id = SessionId(surroundings::session_id());
     let holder = Holder(args.pod_name.clone().unwrap_or_else(|| format!("flotilla-{session_id}")));
     let home = home(&args);
@@ -192,6 +188,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         session_id: session_id.clone(),
         holder,
         session: session.health(),
+        session_news: session.news(),
         session_renew: args.session_renew,
         protocol: protocol::Config {
             ttl: args.session_ttl,
@@ -243,21 +240,6 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
     info!(session = %session_id, "replica stopped");
     stop.cancel();
     if moved.is_cancelled() { Err(AgentError::Moved) } else { Ok(()) }
-}
-
-async fn downstream_client(args: &AgentArgs) -> Result<Client, AgentError> {
-    let mut config = match &args.kubeconfig {
-        Some(path) => {
-            let file = kube::config::Kubeconfig::read_from(path).map_err(AgentError::Kubeconfig)?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .map_err(AgentError::Kubeconfig)?
-        }
-        None => Config::incluster().map_err(AgentError::InCluster)?,
-    };
-    // Every write carries a precondition that its own repetition would trip over.
-    config.default_retry = false;
-    Client::try_from(config).map_err(AgentError::Client)
 }
 
 /// What Events are about that have no release record to be about: the agent's pod, or its registration.

@@ -165,12 +165,11 @@ impl Reaper {
         let Some(seen) = seen else { return Reaped::Moot };
         let claim = match reaper::judge(&seen, &self.limits, self.healthy()) {
             Verdict::Leave(_) => return Reaped::Moot,
-            Verdict::Replace(claim) => Some(claim),
-            Verdict::Clear => None,
+            Verdict::Replace(claim) => claim,
         };
         let before = object.status.clone().unwrap_or_default();
         let mut after: BundleDeploymentStatus = before.clone();
-        fields::set_claim(&mut after.conditions, claim.as_ref(), &stamp());
+        fields::set_claim(&mut after.conditions, Some(&claim), &stamp());
         let Some(patch) = fields::patch(&object, &live.version.0, &before, &after) else {
             return Reaped::Moot;
         };
@@ -178,9 +177,9 @@ impl Reaper {
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         match tokio::time::timeout(REQUEST_TIMEOUT, api.patch_status(&key.1, &params, &patch)).await {
             Ok(Ok(_)) => {
-                let state = claim.as_ref().map_or(ClaimState::Expired, |claim| claim.state);
-                self.publish(&object, claim.as_ref().map(|claim| claim.holder.0.as_str()), state);
-                Reaped::Expired(state)
+                let known = seen.slot.claim().map(|claim| claim.holder.0.as_str());
+                self.publish(&object, known, claim.state);
+                Reaped::Expired(claim.state)
             }
             // Somebody wrote meanwhile: the watch shows what.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Reaped::Moot,

@@ -150,7 +150,7 @@ fn sort(slot: &ClaimSlot) -> Option<FleetClaim> {
 fn due(watched: &Watched, limits: &Limits, healthy: Time) -> Option<Time> {
     match reaper::judge(watched, limits, healthy) {
         Verdict::Leave(time) => time,
-        Verdict::Replace(_) | Verdict::Clear => Some(healthy),
+        Verdict::Replace(_) => Some(healthy),
     }
 }
 

@@ -16,14 +16,25 @@ use crate::protocol::Stamp;
 /// Why the claim could not be looked at.
 pub type ProofError = Box<dyn Error + Send + Sync>;
 
+/// What a live look at the BundleDeployment says about a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimNow {
+    /// It is ours, and what we deploy is still asked for.
+    Ours,
+    /// It is ours, but the BundleDeployment asks for another deployment by now.
+    Outdated,
+    /// Another replica has it, or nobody.
+    Lost,
+}
+
 /// What knows whether the claim is still ours; the upstream side implements it.
 pub trait ClaimProof: Send + Sync {
     /// Whether a live read or write showed the claim as ours within this time, by the monotonic clock.
     fn confirmed_within(&self, age: Duration) -> bool;
     /// Whether this replica renews its session: a holder that cannot, may have been taken over.
     fn session_healthy(&self) -> bool;
-    /// Reads the BundleDeployment live; `true` when its claim is ours (uid and nonce).
-    fn confirm(&self) -> BoxFuture<'_, Result<bool, ProofError>>;
+    /// Reads the BundleDeployment live: is its claim ours (uid and nonce), and does it ask for what we deploy?
+    fn confirm(&self) -> BoxFuture<'_, Result<ClaimNow, ProofError>>;
 }
 
 /// The right to write under one claim.
@@ -53,6 +64,9 @@ pub enum Fenced {
     /// Another replica has the claim, or nobody.
     #[error("the claim is no longer ours")]
     ClaimLost,
+    /// The BundleDeployment asks for another deployment by now.
+    #[error("the bundle asks for another deployment by now")]
+    Outdated,
     /// The work was called off.
     #[error("the deployment was called off")]
     Cancelled,
@@ -76,6 +90,14 @@ impl Fence {
         if self.proof.confirmed_within(self.ttl / 3) { Ok(()) } else { self.confirm().await }
     }
 
+    /// Before a write that takes or deletes what another unit wrote, and after the target was read: the claim is looked at
+    /// now, however fresh. Whoever was to have the target got it after this unit was told to give it up, so a target that
+    /// was read in the other's hands says that this claim may be about what is no longer asked for.
+    pub async fn foreign(&self) -> Result<(), Fenced> {
+        self.open()?;
+        self.confirm().await
+    }
+
     /// Before a write to a target on which `stamp` was read: refuses when it is newer (S1), else asks for the proof
     /// that its age calls for. `object` names the target for the error.
     pub async fn before(&self, stamp: Option<&Stamp>, object: impl FnOnce() -> String) -> Result<(), Fenced> {
@@ -96,8 +118,9 @@ impl Fence {
 
     async fn confirm(&self) -> Result<(), Fenced> {
         match self.proof.confirm().await {
-            Ok(true) => self.open(),
-            Ok(false) => Err(Fenced::ClaimLost),
+            Ok(ClaimNow::Ours) => self.open(),
+            Ok(ClaimNow::Outdated) => Err(Fenced::Outdated),
+            Ok(ClaimNow::Lost) => Err(Fenced::ClaimLost),
             Err(error) => Err(Fenced::Proof(error)),
         }
     }
@@ -113,7 +136,7 @@ pub(crate) mod tests {
     pub(crate) struct Proof {
         pub fresh: bool,
         pub healthy: bool,
-        pub ours: bool,
+        pub now: ClaimNow,
         pub reads: AtomicUsize,
     }
 
@@ -124,15 +147,21 @@ pub(crate) mod tests {
         fn session_healthy(&self) -> bool {
             self.healthy
         }
-        fn confirm(&self) -> BoxFuture<'_, Result<bool, ProofError>> {
+        fn confirm(&self) -> BoxFuture<'_, Result<ClaimNow, ProofError>> {
             self.reads.fetch_add(1, Ordering::SeqCst);
-            let ours = self.ours;
-            Box::pin(async move { Ok(ours) })
+            let now = self.now;
+            Box::pin(async move { Ok(now) })
         }
     }
 
     pub(crate) fn proof(fresh: bool, healthy: bool, ours: bool) -> Arc<Proof> {
-        Arc::new(Proof { fresh, healthy, ours, reads: AtomicUsize::new(0) })
+        let now = if ours { ClaimNow::Ours } else { ClaimNow::Lost };
+        Arc::new(Proof { fresh, healthy, now, reads: AtomicUsize::new(0) })
+    }
+
+    /// One whose claim is still there, for what is asked for no more.
+    pub(crate) fn outdated(fresh: bool) -> Arc<Proof> {
+        Arc::new(Proof { fresh, healthy: true, now: ClaimNow::Outdated, reads: AtomicUsize::new(0) })
     }
 
     /// A fence of claim `<uid>/<epoch>` that holds.
@@ -175,6 +204,17 @@ pub(crate) mod tests {
             fence.uncompared().await.unwrap();
             assert_eq!(known.reads.load(Ordering::SeqCst), uncompared);
         }
+    }
+
+    #[tokio::test]
+    async fn a_claim_for_what_is_asked_for_no_more_takes_nothing_from_another_unit_however_fresh() {
+        let known = outdated(true);
+        let fence = with("u/1", known.clone());
+        assert!(fence.uncompared().await.is_ok(), "seen a moment ago");
+        assert!(matches!(fence.foreign().await, Err(Fenced::Outdated)));
+        assert!(matches!(with("u/1", outdated(false)).uncompared().await, Err(Fenced::Outdated)));
+        assert_eq!(known.reads.load(Ordering::SeqCst), 1);
+        assert!(with("u/1", proof(true, true, true)).foreign().await.is_ok());
     }
 
     #[tokio::test]

@@ -5,16 +5,18 @@
 //! is allocated per object. Renewals are single-flight: however many tasks miss, one asks.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     fmt,
     sync::{Arc, PoisonError, RwLock},
 };
 
 use kube::core::ApiResource;
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::Instant};
 
 use super::server::{RequestError, Server, push_segment};
-use crate::render::{Kinds, Scope};
+use crate::render::{Kinds, Scope, engine::Capabilities};
+
+mod capabilities;
 
 /// One served kind.
 #[derive(Debug, PartialEq, Eq)]
@@ -85,6 +87,8 @@ struct Table {
     kinds: HashMap<String, HashMap<String, Arc<Kind>>>,
     /// Groups of aggregated APIs that could not tell what they serve.
     silent: HashSet<String>,
+    /// Group versions, and group versions with kinds, those of subresources too: what Helm calls API versions.
+    api_versions: BTreeSet<String>,
 }
 
 /// The cache; clones share it.
@@ -100,6 +104,8 @@ struct Inner {
     started: std::sync::atomic::AtomicU64,
     /// Held while renewing; the number of the last one that finished.
     finished: Mutex<u64>,
+    /// What templates see, and when the question was begun that showed it.
+    capabilities: Mutex<Option<(Instant, Arc<Capabilities>)>>,
 }
 
 impl KindCache {
@@ -110,6 +116,7 @@ impl KindCache {
             table: RwLock::default(),
             started: std::sync::atomic::AtomicU64::new(0),
             finished: Mutex::new(0),
+            capabilities: Mutex::new(None),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -209,15 +216,25 @@ impl KindCache {
                 let api_version = if name.is_empty() { version.clone() } else { format!("{name}/{version}") };
                 // An aggregated API that is down is listed as stale and empty: what it served stays known, else its
                 // objects would look as if their kind had been removed.
+                table.api_versions.insert(api_version.clone());
                 if served.resources.is_empty() && served.freshness.as_deref() == Some("Stale") {
                     match old.kinds.get(&api_version) {
-                        Some(kept) => drop(table.kinds.insert(api_version, kept.clone())),
+                        Some(kept) => {
+                            let names = kept.keys().map(|kind| format!("{api_version}/{kind}"));
+                            table.api_versions.extend(names);
+                            table.kinds.insert(api_version, kept.clone());
+                        }
                         None => drop(table.silent.insert(name.clone())),
                     }
                     continue;
                 }
                 let kinds: &mut HashMap<_, _> = table.kinds.entry(api_version.clone()).or_default();
                 for resource in served.resources {
+                    let subresources =
+                        resource.subresources.iter().filter_map(|it| it.response_kind.as_ref());
+                    let answers = resource.response_kind.iter().chain(subresources);
+                    let answers = answers.filter_map(|answer| answer.kind.as_ref());
+                    table.api_versions.extend(answers.map(|kind| format!("{api_version}/{kind}")));
                     let Some(plural) = resource.resource else { continue };
                     let Some(kind) = resource.response_kind.and_then(|kind| kind.kind) else { continue };
                     let namespaced = resource.scope.as_deref() == Some("Namespaced");

@@ -42,19 +42,26 @@ pub async fn prune<'o>(
     remove_listed(ctx, Right::Claim(fence), namespace, gone, &judge).await
 }
 
-/// Deletes strays after a takeover: objects with the unit's hash label that an older claim of the same uid stamped, and
-/// that the new revision does not have. A create of a frozen replica can land late, and nothing else would find it.
+/// Deletes strays after a takeover: objects with the unit's hash label that an older claim of the same uid stamped, or any
+/// claim of a uid in `gone`, and that the new revision does not have. A create of a frozen replica can land late, and
+/// nothing else would find it.
+///
+/// `gone` are earlier BundleDeployments whose release this is now, of which none exists any more. Not any uid that is
+/// unknown: what was kept when its BundleDeployment went (`keepResources`) has no record and is a person's.
 pub async fn strays(
     ctx: &Downstream,
     fence: &Fence,
     kinds: &[Arc<Kind>],
     hash: &str,
     keep: &HashSet<Identity>,
+    gone: &BTreeSet<Uid>,
 ) -> Result<Vec<Removed>, RemovalError> {
-    let ours = &fence.stamp;
-    let is_stray =
-        |live: &LiveMeta| live.stamp().is_some_and(|stamp| stamp.uid == ours.uid && stamp.epoch < ours.epoch);
-    sweep(ctx, Right::Claim(fence), kinds, hash, keep, &is_stray).await
+    let is_stray = |live: &LiveMeta| live.stamp().is_some_and(|stamp| is_stray(&stamp, &fence.stamp, gone));
+    sweep(ctx, Right::Stray(fence), kinds, hash, keep, &is_stray).await
+}
+
+fn is_stray(found: &Stamp, ours: &Stamp, gone: &BTreeSet<Uid>) -> bool {
+    if found.uid == ours.uid { found.epoch < ours.epoch } else { gone.contains(&found.uid) }
 }
 
 /// Whether there are strays, without touching them: the look that is taken once more when every request of the holder
@@ -65,10 +72,11 @@ pub async fn has_strays(
     kinds: &[Arc<Kind>],
     hash: &str,
     keep: &HashSet<Identity>,
+    gone: &BTreeSet<Uid>,
 ) -> Result<bool, RemovalError> {
     let is_stray = |live: &LiveMeta| {
-        let older = |found: Stamp| found.uid == stamp.uid && found.epoch < stamp.epoch;
-        live.stamp().is_some_and(older) && !live.is_kept() && live.deletion_timestamp.is_none()
+        let stray = |found: Stamp| is_stray(&found, stamp, gone);
+        live.stamp().is_some_and(stray) && !live.is_kept() && live.deletion_timestamp.is_none()
     };
     for kind in kinds {
         let found = labelled(ctx, kind, hash).await?;
@@ -153,7 +161,10 @@ mod tests {
 
     use super::*;
     use crate::downstream::{
-        fence::{Fenced, tests::fence},
+        fence::{
+            Fenced,
+            tests::{fence, outdated, proof, with},
+        },
         testing::{Exchange, context, scripted},
     };
 
@@ -256,21 +267,62 @@ mod tests {
         ]);
         let ctx = context(server);
         let kinds = [ctx.kinds.known("v1", "ConfigMap").unwrap()];
-        let removed = strays(&ctx, &fence("u/20"), &kinds, "h", &HashSet::new()).await.unwrap();
-        assert_eq!(removed.len(), 1);
+        let removed = strays(&ctx, &fence("u/20"), &kinds, "h", &HashSet::new(), &BTreeSet::new()).await;
+        assert_eq!(removed.unwrap().len(), 1);
         script.finished().await;
+    }
+
+    const LIST: &str = "/api/v1/configmaps?labelSelector=objectset.rio.cattle.io%2Fhash%3Dh";
+
+    #[tokio::test]
+    async fn what_an_earlier_uid_left_goes_and_what_a_living_one_stamped_meanwhile_stays() {
+        let gone = BTreeSet::from([Uid("old".into())]);
+        let list = || Exchange::get(LIST).answers(json!({"items": [live("old/900"), live("living/1")]}));
+        // Read again before it is deleted: it is what it was, or a living one has it by now.
+        for (read, fate) in [("old/900", Fate::Deleted), ("living/2", Fate::NotOurs)] {
+            let mut script = vec![list(), Exchange::get(PATH).answers(live(read))];
+            script.extend((fate == Fate::Deleted).then(|| deletes(PATH)));
+            let (server, script) = scripted(script);
+            let ctx = context(server);
+            let kinds = [ctx.kinds.known("v1", "ConfigMap").unwrap()];
+            let known = proof(true, true, true);
+            let fence = with("u/20", known.clone());
+            let removed = strays(&ctx, &fence, &kinds, "h", &HashSet::new(), &gone).await.unwrap();
+            assert_eq!(removed.iter().map(|one| one.fate).collect::<Vec<_>>(), [fate]);
+            let looked = known.reads.load(std::sync::atomic::Ordering::SeqCst);
+            assert_eq!(looked, usize::from(fate == Fate::Deleted), "the claim is looked at after the object");
+            script.finished().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_frozen_holder_removes_nothing_of_an_earlier_uid_when_its_claim_is_gone() {
+        for known in [proof(true, true, false), outdated(true)] {
+            let list = json!({"items": [live("old/9")]});
+            let (server, script) =
+                scripted(vec![Exchange::get(LIST).answers(list), Exchange::get(PATH).answers(live("old/9"))]);
+            let ctx = context(server);
+            let kinds = [ctx.kinds.known("v1", "ConfigMap").unwrap()];
+            let gone = BTreeSet::from([Uid("old".into())]);
+            let swept = strays(&ctx, &with("u/20", known), &kinds, "h", &HashSet::new(), &gone).await;
+            assert!(swept.unwrap_err().fenced().is_some());
+            script.finished().await;
+        }
     }
 
     #[tokio::test]
     async fn the_second_look_finds_a_late_create_and_deletes_nothing() {
         let path = "/api/v1/configmaps?labelSelector=objectset.rio.cattle.io%2Fhash%3Dh";
         let stamp = Stamp::parse("u/20").unwrap();
-        for (stamps, found) in [(&["u/20", "other/1"][..], false), (&["u/20", "u/10"], true), (&[], false)] {
+        let gone = BTreeSet::from([Uid("old".into())]);
+        for (stamps, found) in
+            [(&["u/20", "other/1"][..], false), (&["u/20", "u/10"], true), (&["old/99"], true), (&[], false)]
+        {
             let items: Vec<Value> = stamps.iter().map(|stamp| live(stamp)).collect();
             let (server, script) = scripted(vec![Exchange::get(path).answers(json!({"items": items}))]);
             let ctx = context(server);
             let kinds = [ctx.kinds.known("v1", "ConfigMap").unwrap()];
-            let looked = has_strays(&ctx, &stamp, &kinds, "h", &HashSet::new()).await;
+            let looked = has_strays(&ctx, &stamp, &kinds, "h", &HashSet::new(), &gone).await;
             assert_eq!(looked.unwrap(), found, "{stamps:?}");
             script.finished().await;
         }

@@ -115,6 +115,8 @@ impl RemovalError {
 pub(super) enum Right<'a> {
     /// Under a claim.
     Claim(&'a Fence),
+    /// Under a claim, something of an earlier BundleDeployment of the same name: the claim is looked at after each read.
+    Stray(&'a Fence),
     /// Under a removal guard: no BundleDeployment is left to claim. What is deleted is judged by its stamp alone.
     Guard(&'a CancellationToken),
 }
@@ -123,6 +125,10 @@ impl Right<'_> {
     async fn pass(&self, stamp: Option<&Stamp>, place: &Place<'_>) -> Result<(), Fenced> {
         match self {
             Self::Claim(fence) => fence.before(stamp, || place.to_string()).await,
+            Self::Stray(fence) if stamp.is_none_or(|stamp| stamp.uid != fence.stamp.uid) => {
+                fence.foreign().await
+            }
+            Self::Stray(fence) => fence.before(stamp, || place.to_string()).await,
             Self::Guard(cancelled) if cancelled.is_cancelled() => Err(Fenced::Cancelled),
             Self::Guard(_) => Ok(()),
         }

@@ -5,7 +5,9 @@
 //! Words are separated by one blank; `cause=` is the last one and takes the rest of the line. Words this version
 //! does not know are kept. Another version word makes it somebody else's claim.
 
-use super::{Holder, Nonce, SessionId};
+use sha2::{Digest, Sha256};
+
+use super::{Epoch, Holder, Nonce, SessionId};
 
 /// Version word of the message.
 const VERSION: &str = "v1";
@@ -13,6 +15,8 @@ const VERSION: &str = "v1";
 const BY_LIMIT: usize = 3;
 /// Characters of a session's id that are enough to tell sessions apart in `by`.
 const SHORT: usize = 8;
+/// Stands for what a claim that cannot be read did not tell. No session, holder or deployment id is called so.
+const UNKNOWN: &str = "unknown";
 /// Bytes of a cause that are kept; a status must stay small.
 const CAUSE_LIMIT: usize = 1024;
 
@@ -162,6 +166,30 @@ impl Claim {
         }
         let required = ["holder", "session", "nonce", "attempt", "lost", "budget", "deployment"];
         required.iter().all(|key| seen.contains(key)).then_some(claim)
+    }
+
+    /// What stands in place of a claim that could not be read and was not ended in its time: of nobody known, on an id
+    /// unknown, with no attempt on record. `version` is the object's; with the text it makes the nonce.
+    pub fn unreadable(text: &str, version: &Epoch) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(version.0.as_bytes());
+        hash.update([0]);
+        hash.update(text.as_bytes());
+        let word: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Self {
+            state: ClaimState::Expired,
+            holder: UNKNOWN.into(),
+            session: UNKNOWN.into(),
+            nonce: Nonce(word),
+            attempt: 0,
+            lost: 0,
+            by: Vec::new(),
+            budget: 0,
+            deployment: UNKNOWN.to_owned(),
+            retry_in: None,
+            cause: Some(one_line(&format!("a claim that cannot be read stood unchanged: {text}"))),
+            unknown: Vec::new(),
+        }
     }
 
     /// Counts one lost attempt against `session`.

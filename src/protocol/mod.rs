@@ -30,6 +30,7 @@ mod words;
 
 pub use claim::*;
 pub use ids::*;
+pub use removal::Mass;
 pub use sessions::*;
 pub use snapshot::*;
 pub use step::step;

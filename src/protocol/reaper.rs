@@ -35,8 +35,6 @@ pub enum Verdict {
     Leave(Option<Time>),
     /// Replace it, with the object's version as precondition.
     Replace(Claim),
-    /// Remove what cannot be read.
-    Clear,
 }
 
 /// Takes in a newer sight of the object. Other status fields are no change of the claim.
@@ -60,7 +58,13 @@ pub fn judge(watched: &Watched, limits: &Limits, healthy: Time) -> Verdict {
     if healthy < end {
         return Verdict::Leave(Some(end));
     }
-    let Some(claim) = watched.slot.claim() else { return Verdict::Clear };
+    let claim = match &watched.slot {
+        ClaimSlot::Claim(claim) => claim,
+        // S2: never just removed. It may have been written over a claim of ours, and then the target is half done: the
+        // next claimer is to see a takeover.
+        ClaimSlot::Unreadable { text } => return Verdict::Replace(Claim::unreadable(text, &watched.version)),
+        ClaimSlot::Empty => return Verdict::Leave(None),
+    };
     let mut next = Claim { state: ClaimState::Expired, retry_in: None, ..claim.clone() };
     // A loss while waiting for readiness is no sign of poison.
     let counts = claim.state == ClaimState::Claimed;
@@ -134,13 +138,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_open_stays_and_what_cannot_be_read_is_cleared_in_the_end() {
+    fn what_is_not_open_stays_and_what_cannot_be_read_is_marked_as_unfinished_in_the_end() {
         let resting = see(None, "1".into(), ClaimSlot::Claim(claim("n", ClaimState::BackingOff)), at(0));
         assert_eq!(judge(&resting.unwrap(), &limits(), at(9999)), Verdict::Leave(None));
-        let strange = ClaimSlot::Unreadable { text: "?".into() };
+        let strange = ClaimSlot::Unreadable { text: "True Claimed v2 x=\ny".into() };
         let seen = see(None, "1".into(), strange, at(0)).unwrap();
         assert_eq!(judge(&seen, &limits(), at(629)), Verdict::Leave(Some(at(630))));
-        assert_eq!(judge(&seen, &limits(), at(630)), Verdict::Clear);
+        let Verdict::Replace(next) = judge(&seen, &limits(), at(630)) else { panic!() };
+        assert_eq!(
+            ClaimSlot::parse(next.status(), next.state.reason(), &next.message()).claim(),
+            Some(&next)
+        );
+        assert_eq!((next.state, next.attempt, next.lost), (ClaimState::Expired, 0, 0));
+        let later = Claim::unreadable("True Claimed v2 x=\ny", &"2".into());
+        assert_ne!(next.nonce, later.nonce, "each is another claim");
         assert_eq!(see(None, "1".into(), ClaimSlot::Empty, at(0)), None);
     }
 }

@@ -9,6 +9,25 @@ use super::{
     step::{forget, wake_at},
 };
 
+/// When so much is missing from one list that something else than a wish is behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct Mass {
+    /// More than this many.
+    pub many: usize,
+    /// And more than one in so many of all.
+    pub share: usize,
+}
+
+impl Mass {
+    /// More than ten, and more than a fifth of all, is no ordinary day.
+    pub const USUAL: Self = Self { many: 10, share: 5 };
+
+    /// Whether so many of so many are.
+    pub fn is(self, missing: usize, known: usize) -> bool {
+        missing > self.many && missing.saturating_mul(self.share) > known
+    }
+}
+
 /// The deletion of this uid was seen.
 pub(super) fn deleted(unit: &mut Unit, uid: Uid, env: &Env<'_>, effects: &mut Vec<Effect>) {
     if let Work::Removing { uid: removing, running: true, then, .. } = &mut unit.work {
@@ -51,6 +70,9 @@ pub(super) fn tick(unit: &mut Unit, woken: bool, env: &Env<'_>, effects: &mut Ve
                 wake_at(end, effects);
             } else if woken {
                 effects.push(Effect::Reread { after: Duration::ZERO });
+            } else {
+                // Something else came when it was due: not at once, for a read may be on its way, or have failed.
+                wake_at(env.now + env.config.ttl / 3, effects);
             }
         }
         _ => {}

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The chart that a raw bundle becomes in Helm's release record.
+//! The chart in Helm's release record.
 
 use serde_json::{Value, json};
 
 use crate::api::keys;
 
-use super::Job;
-
-/// Characters of the commit in a generated version.
-const SHORT_COMMIT: usize = 12;
+use super::{Job, layout::Layout};
 
 /// Time zero, which Fleet's agent gives every file, so that equal bundles give equal charts.
 const EPOCH: &str = "1970-01-01T00:00:00Z";
@@ -16,39 +13,45 @@ const EPOCH: &str = "1970-01-01T00:00:00Z";
 /// Go's zero time: no schema.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// The record's `chart`. Files are named, but their contents left out: nobody reads them back (Helm and Fleet roll
-/// back to the manifest), and the record must fit into a Secret.
-pub(super) fn chart<'a>(job: &Job<'_>, files: impl Iterator<Item = &'a str>) -> Value {
-    let mut annotations = json!({
-        keys::SERVICE_ACCOUNT: job.options.service_account,
-        keys::BUNDLE_ID: job.bd_name,
-        keys::AGENT_NAMESPACE: job.agent_namespace,
-        keys::KEEP_RESOURCES: job.options.keep_resources.to_string(),
-    });
-    if !job.commit.is_empty() {
-        annotations[keys::COMMIT] = job.commit.into();
-    }
+/// The record's `chart` of a bundle that has no templates. Files are named, but their contents left out: nobody reads
+/// them back (Helm and Fleet roll back to the manifest), and the record must fit into a Secret.
+pub(super) fn generated(job: &Job<'_>, layout: &Layout) -> Value {
     let file = |name: &str| json!({"name": format!("raw-yaml/{name}"), "data": "", "modtime": EPOCH});
-    json!({
+    let mut chart = json!({
         "metadata": {
             "name": job.bd_name,
-            "version": version(job),
+            "version": layout.version,
             "apiVersion": "v2",
-            "annotations": annotations,
         },
         "lock": null,
         "templates": [],
         "values": null,
         "schema": null,
         "schemamodtime": NEVER,
-        "files": files.map(file).collect::<Vec<_>>(),
+        "files": layout.raw.iter().map(|(name, _)| file(name)).collect::<Vec<_>>(),
         "modtime": EPOCH,
-    })
+    });
+    annotate(&mut chart, job);
+    chart
 }
 
-fn version(job: &Job<'_>) -> String {
-    match job.commit.char_indices().nth(SHORT_COMMIT) {
-        Some((end, _)) => format!("v0.0.0+git-{}", &job.commit[..end]),
-        None => format!("v0.0.0+{}", job.manifest.id()),
+/// Makes a rendered chart one of Fleet's: by these annotations releases are found again. Contents of raw manifests are
+/// left out here, too.
+pub(super) fn annotate(chart: &mut Value, job: &Job<'_>) {
+    for file in chart["files"].as_array_mut().into_iter().flatten() {
+        if file["name"].as_str().is_some_and(|name| name.starts_with("raw-yaml/")) {
+            file["data"] = "".into();
+        }
+    }
+    let annotations = &mut chart["metadata"]["annotations"];
+    if !annotations.is_object() {
+        *annotations = json!({});
+    }
+    annotations[keys::SERVICE_ACCOUNT] = job.options.service_account.as_str().into();
+    annotations[keys::BUNDLE_ID] = job.bd_name.into();
+    annotations[keys::AGENT_NAMESPACE] = job.agent_namespace.into();
+    annotations[keys::KEEP_RESOURCES] = job.options.keep_resources.to_string().into();
+    if !job.commit.is_empty() {
+        annotations[keys::COMMIT] = job.commit.into();
     }
 }

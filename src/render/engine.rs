@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The agent's side of `flotilla-engine`, the child process that reads YAML exactly as Kubernetes does.
+//! The agent's side of `flotilla-engine`, the child process that reads YAML exactly as Kubernetes does, renders charts
+//! as Helm does, and builds kustomizations.
 //!
 //! The engine is a fault boundary: it has a memory limit, every request a deadline, and when it dies only the
-//! requests in flight notice. Each of these is tried once more alone, so that a document which kills the engine is
-//! found and fails alone, and its neighbours succeed.
+//! requests in flight notice. Each of these is tried once more alone, in a second process, so that a document which
+//! kills the engine is found and fails alone, and its neighbours succeed. One process computes on all cores; the second
+//! lives only while there is something to try again.
 
+mod ask;
+mod chart_wire;
+mod charts;
+mod patch;
 mod process;
+mod quarantine;
+mod session;
 mod supervisor;
 mod wire;
 
@@ -26,7 +34,12 @@ use tokio::{
     time::timeout,
 };
 
-use supervisor::{Call, State};
+use ask::Oracle;
+pub use charts::{
+    Capabilities, KustomizeRequest, Lookup, ReleaseFacts, RenderRequest, RenderedChart, ResolveRequest,
+};
+use session::Call;
+use supervisor::State;
 use wire::{Failure, FailureKind};
 
 /// Names the engine's executable where it does not lie beside this one.
@@ -40,11 +53,12 @@ const ENGINE_FILE: &str = if cfg!(windows) { "flotilla-engine.exe" } else { "flo
 pub struct EngineConfig {
     /// The executable; by default `FLOTILLA_ENGINE`, else the one beside this executable.
     pub binary: Option<PathBuf>,
-    /// Longest time for one answer; then the engine is killed and started anew. A render takes about a millisecond.
+    /// Longest time one request computes, or the engine gives no sign of life; then it is killed and started anew. A
+    /// render takes about a millisecond. Waiting for look-ups does not count.
     pub deadline: Duration,
-    /// Longest time a request waits for its turn and its answer, restarts of the engine included.
+    /// Longest time a request waits for its turn and its answer, restarts of the engine and look-ups included.
     pub patience: Duration,
-    /// Bytes of private memory at which the engine dies. It holds 35 MB at work; the largest file that Helm accepts
+    /// Bytes of private memory at which an engine process dies. It holds 55 MB at work; the largest file that Helm accepts
     /// (5 MiB) takes about 300 MB to read when it is all short values.
     pub memory: u64,
     /// Requests that wait before further callers do.
@@ -90,14 +104,14 @@ pub enum EngineError {
         /// Where it was looked for.
         searched: Vec<PathBuf>,
     },
-    /// A document is at fault.
+    /// A document, a template or a value is at fault.
     #[error("{message}")]
     Document {
-        /// Its file.
+        /// Its file; empty if the message names it.
         file: String,
         /// Its position in the file, from 0.
         index: usize,
-        /// Kubernetes' own text; lines are counted from the document's start.
+        /// Kubernetes', Helm's or kustomize's own text; Kubernetes counts lines from the document's start.
         message: String,
     },
     /// The files, or what they expand to, are too large.
@@ -107,7 +121,7 @@ pub enum EngineError {
         message: String,
     },
     /// The engine died twice, the second time with nothing else to do.
-    #[error("the engine died reading these files, alone and twice ({status})")]
+    #[error("the engine died at work on these files, alone and twice ({status})")]
     Crashed {
         /// How it ended the second time.
         status: String,
@@ -115,7 +129,7 @@ pub enum EngineError {
         by_itself: bool,
     },
     /// Twice no answer within the deadline, the second time with nothing else to do.
-    #[error("the engine did not read these files within {deadline:?}")]
+    #[error("the engine did not get through these files within {deadline:?}")]
     Overran {
         /// The limit.
         deadline: Duration,
@@ -186,15 +200,45 @@ impl Engine {
         if files.is_empty() {
             return Ok(Vec::new());
         }
-        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        let answer = self.ask(id, wire::yaml_request(id, &files)?).await?;
+        let id = self.next_id();
+        let answer = self.ask(id, wire::yaml_request(id, &files)?, None).await?;
         let documents = wire::yaml_answer(&answer)?;
-        let mut found = Vec::with_capacity(documents.len());
-        for document in documents {
-            let file = files.get(document.file).map_or_else(String::new, |(name, _)| name.clone());
-            found.push(Document { file, index: document.index, value: document.value });
-        }
-        Ok(found)
+        Ok(named(documents, |file| files.get(file).map(|(name, _)| name.as_str())))
+    }
+
+    /// Renders a chart as Helm's install or upgrade would.
+    ///
+    /// # Errors
+    /// The chart's fault, in Helm's words, or what kept the engine from answering.
+    pub async fn render(&self, request: RenderRequest) -> Result<RenderedChart, EngineError> {
+        let id = self.next_id();
+        let frame = chart_wire::render_request(id, &request)?;
+        let oracle = Oracle { lookup: request.lookup, dns: request.dns };
+        drop((request.files, request.values));
+        let answer = self.ask(id, frame, Some(Arc::new(oracle))).await?;
+        chart_wire::render_answer(&answer)
+    }
+
+    /// Builds a kustomization, as `kustomize build` would. The documents' `file` is `kustomization.yaml` with its
+    /// directory.
+    ///
+    /// # Errors
+    /// The kustomization's fault, in kustomize's words, or what kept the engine from answering.
+    pub async fn kustomize(&self, request: KustomizeRequest) -> Result<Vec<Document>, EngineError> {
+        let id = self.next_id();
+        let answer = self.ask(id, chart_wire::kustomize_request(id, &request)?, None).await?;
+        let file = Path::new(&request.directory).join("kustomization.yaml");
+        Ok(named(wire::yaml_answer(&answer)?, |_| file.to_str()))
+    }
+
+    /// Which of the offered versions Helm would take, `None` if none fits.
+    ///
+    /// # Errors
+    /// A constraint that is none, or what kept the engine from answering.
+    pub async fn resolve_version(&self, request: ResolveRequest) -> Result<Option<String>, EngineError> {
+        let id = self.next_id();
+        let answer = self.ask(id, chart_wire::resolve_request(id, &request)?, None).await?;
+        chart_wire::resolve_answer(&answer)
     }
 
     /// Whether the engine runs; if not, why.
@@ -226,9 +270,18 @@ impl Engine {
         }
     }
 
-    async fn ask(&self, id: u64, frame: Vec<u8>) -> Result<Vec<u8>, EngineError> {
+    fn next_id(&self) -> u64 {
+        self.shared.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    async fn ask(
+        &self,
+        id: u64,
+        frame: Vec<u8>,
+        oracle: Option<Arc<Oracle>>,
+    ) -> Result<Vec<u8>, EngineError> {
         let (reply, answer) = oneshot::channel();
-        let call = Call { id, frame: Arc::new(frame), reply, alone: false };
+        let call = Call { id, frame: Arc::new(frame), reply, oracle };
         let asked = async {
             self.shared.queue.send(call).await.map_err(|_| self.unavailable())?;
             answer.await.map_err(|_| self.unavailable())?
@@ -240,6 +293,16 @@ impl Engine {
         let reason = self.healthy().err();
         EngineError::Unavailable { reason: reason.unwrap_or_else(|| "it is busy".to_owned()) }
     }
+}
+
+/// Documents with the names of their files, which the engine counts.
+fn named<'a>(documents: Vec<wire::WireDocument>, name: impl Fn(usize) -> Option<&'a str>) -> Vec<Document> {
+    let named = documents.into_iter().map(|document| Document {
+        file: name(document.file).unwrap_or_default().to_owned(),
+        index: document.index,
+        value: document.value,
+    });
+    named.collect()
 }
 
 fn health(state: &State) -> Result<(), String> {

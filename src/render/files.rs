@@ -1,94 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which files of a bundle are raw manifests, and which bundles are none.
+//! The files of a bundle: their names, their contents, and which of them are manifests.
 
 use std::collections::HashSet;
 
-use crate::api::{BundleDeploymentOptions, manifest::Manifest};
+use crate::api::{
+    BundleDeploymentOptions,
+    manifest::{BundleResource, Manifest},
+};
 
-use super::RenderError;
+use super::{RenderError, style::Style};
 
 /// Helm's limit for one file of a chart, in bytes; Fleet's agent makes every bundle a chart.
 const MAX_FILE: usize = 5 << 20;
 
-/// The manifests of a raw bundle, sorted by name.
-pub(super) fn raw_yaml(
-    manifest: &Manifest,
-    options: &BundleDeploymentOptions,
-) -> Result<Vec<(String, Vec<u8>)>, RenderError> {
-    let names: Vec<String> = manifest.resources.iter().enumerate().map(|(i, r)| name(i, &r.name)).collect();
-    refuse_other_styles(&names, options)?;
-    let nested = nested_bundles(&names);
-    let mut files = Vec::new();
-    for (resource, name) in manifest.resources.iter().zip(&names) {
-        if !is_manifest(name) || nested.iter().any(|directory| name.starts_with(directory)) {
-            continue;
-        }
-        if name.starts_with("templates/") {
-            return Err(unsupported(format!("templates ({name})")));
-        }
-        let content = resource.decode().map_err(RenderError::Content)?;
-        if content.len() > MAX_FILE {
-            let message = format!(
-                "decompressed chart file {name:?} is larger than the maximum file size {MAX_FILE}: it has {} bytes",
-                content.len()
-            );
-            return Err(RenderError::Object { file: name.clone(), message });
-        }
-        files.push((name.clone(), content));
-    }
-    files.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Ok(files)
+/// Where overlays lie.
+pub(super) const OVERLAYS: &str = "overlays/";
+
+/// Where the templates of a bundle without a chart lie, and those of a chart.
+pub(super) const TEMPLATES: &str = "templates/";
+
+/// A file, decoded.
+pub(super) type File = (String, Vec<u8>);
+
+/// Whether the bundle is rendered by the template engine, so that release facts, capabilities and values count.
+/// May be true for one that is not, as when an overlay that is not used has templates.
+pub fn has_templates(manifest: &Manifest, options: &BundleDeploymentOptions) -> bool {
+    let style = Style::of(manifest, options);
+    let template = |name: &str| name.split('/').any(|part| part == "templates");
+    style.chart.is_some() || style.is_raw() && manifest.resources.iter().any(|file| template(&file.name))
 }
 
 /// Fleet's name for a file without one: its position in the list.
-fn name(position: usize, name: &str) -> String {
+pub(super) fn name(position: usize, name: &str) -> String {
     if name.is_empty() { format!("manifests/file{position:03}.yaml") } else { name.to_owned() }
 }
 
-fn refuse_other_styles(names: &[String], options: &BundleDeploymentOptions) -> Result<(), RenderError> {
-    let has = |path: &str| names.iter().any(|name| name == path);
-    let helm = options.helm.as_ref();
-    let chart = helm.map_or("", |helm| if helm.chart.is_empty() { &helm.repo } else { &helm.chart });
-    let chart_file = join(chart, "Chart.yaml");
-    if has(&chart_file) {
-        return Err(unsupported(format!("a Helm chart ({chart_file})")));
+/// A file's contents.
+///
+/// # Errors
+/// One that cannot be decoded, or is larger than Helm takes.
+pub(super) fn decode(resource: &BundleResource, name: &str) -> Result<Vec<u8>, RenderError> {
+    let content = resource.decode().map_err(RenderError::Content)?;
+    if content.len() > MAX_FILE {
+        let message = format!(
+            "decompressed chart file {name:?} is larger than the maximum file size {MAX_FILE}: it has {} bytes",
+            content.len()
+        );
+        return Err(RenderError::Object { file: name.to_owned(), message });
     }
-    if let Some(found) = names.iter().find(|name| is_external_chart(name)) {
-        return Err(unsupported(format!("a Helm chart ({found})")));
-    }
-    let directory = options.kustomize.as_ref().map_or("", |kustomize| kustomize.dir.as_str());
-    let kustomization = join(directory, "kustomization.yaml");
-    if has(&kustomization) {
-        return Err(unsupported(format!("a kustomization ({kustomization})")));
-    }
-    match options.yaml.as_ref().map(|yaml| yaml.overlays.as_slice()) {
-        Some([first, ..]) => Err(unsupported(format!("overlays (yaml.overlays: {first})"))),
-        Some([]) | None => Ok(()),
-    }
+    Ok(content)
 }
 
-/// A chart that Fleet's controller fetched: `.chart/<hash>/Chart.yaml` or one level below.
-fn is_external_chart(name: &str) -> bool {
-    let parts: Vec<&str> = name.split('/').collect();
-    matches!(parts.as_slice(), [".chart", _, "Chart.yaml"] | [".chart", _, _, "Chart.yaml"])
+/// Which of a raw bundle's files are manifests: by their names, and outside of bundles and charts of their own.
+pub(super) struct Manifests<'a> {
+    nested: HashSet<&'a str>,
 }
 
-fn is_manifest(name: &str) -> bool {
-    let yaml = [".yaml", ".yml", ".json"].iter().any(|end| name.ends_with(end));
-    yaml && name != "fleet.yaml" && name != "fleet.yml" && !name.starts_with("overlays/")
-}
+impl<'a> Manifests<'a> {
+    pub(super) fn among(names: impl Iterator<Item = &'a str>) -> Self {
+        let directory = |name: &'a str| {
+            let (directory, file) = name.rsplit_once('/')?;
+            let own = matches!(file, "fleet.yaml" | "fleet.yml" | "Chart.yaml");
+            own.then_some(&name[..directory.len() + 1])
+        };
+        Self { nested: names.filter_map(directory).collect() }
+    }
 
-/// Directories, with their `/`, that are bundles or charts of their own.
-fn nested_bundles(names: &[String]) -> HashSet<&str> {
-    let directory = |name: &'_ String| {
-        let (directory, file) = name.rsplit_once('/')?;
-        matches!(file, "fleet.yaml" | "Chart.yaml").then_some(directory.len() + 1)
-    };
-    names.iter().filter_map(|name| directory(name).map(|end| &name[..end])).collect()
+    pub(super) fn contains(&self, name: &str) -> bool {
+        let yaml = [".yaml", ".yml", ".json"].iter().any(|end| name.ends_with(end));
+        yaml && name != "fleet.yaml"
+            && name != "fleet.yml"
+            && !self.nested.iter().any(|directory| name.starts_with(directory))
+    }
 }
 
 /// Go's `path.Join` for what people write here: no `.`, no empty parts, `..` goes up.
-fn join(directory: &str, file: &str) -> String {
+pub(super) fn join(directory: &str, file: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in directory.split('/') {
         match part {
@@ -99,8 +86,4 @@ fn join(directory: &str, file: &str) -> String {
     }
     parts.push(file);
     parts.join("/")
-}
-
-fn unsupported(what: String) -> RenderError {
-    RenderError::Unsupported { what }
 }

@@ -5,24 +5,40 @@
 //! means here what it means to Kubernetes.
 
 mod chart;
+#[cfg(test)]
+mod chart_tests;
 pub mod engine;
 mod files;
+#[cfg(test)]
+mod golden;
+mod hooks;
+mod layout;
 mod manifest;
 mod objects;
 mod order;
+mod overlays;
+mod pieces;
+mod style;
 #[cfg(test)]
 mod tests;
 mod text;
+pub mod values;
 
-use std::fmt;
+use std::{collections::HashMap, fmt, sync::Arc};
 
+use serde_json::{Map, Value};
 use thiserror::Error;
 
 use crate::api::{BundleDeploymentOptions, manifest::ContentError, manifest::Manifest, names};
-use engine::{Engine, EngineError};
+use engine::{Capabilities, Engine, EngineError, Lookup, ReleaseFacts, RenderRequest, RenderedChart};
+use hooks::Role;
+use layout::Layout;
+use pieces::Piece;
 
+pub use files::has_templates;
+pub use hooks::{DeletePolicy, HOOK, Hook, HookEvent};
 pub use manifest::parse_manifest;
-pub use objects::{Object, force_namespace};
+pub use objects::Object;
 pub use order::install_order;
 pub use text::yaml_text;
 
@@ -56,6 +72,16 @@ pub struct Job<'a> {
     pub agent_namespace: &'a str,
     /// The commit the bundle was made from, or empty.
     pub commit: &'a str,
+    /// The revision that is being made. Read by templates only, see [`has_templates`].
+    pub release: &'a ReleaseFacts,
+    /// The cluster, for templates.
+    pub capabilities: &'a Arc<Capabilities>,
+    /// Answers the templates' `lookup`.
+    pub lookup: &'a Arc<dyn Lookup>,
+    /// The values of the options, the values Secret and `valuesFrom`, merged.
+    pub values: &'a Map<String, Value>,
+    /// On an upgrade the values of the revision that is replaced: an empty set of values means these.
+    pub previous_values: Option<&'a Map<String, Value>>,
 }
 
 /// A bundle, ready to be deployed.
@@ -63,6 +89,17 @@ pub struct Job<'a> {
 pub struct Rendered {
     /// In install order, no object twice.
     pub objects: Vec<Object>,
+    /// Helm's hooks, in the order of the release record (by kind, not yet by weight).
+    pub hooks: Vec<Hook>,
+    /// The objects of the chart's `crds/` directories: applied before everything else, at an install only. They carry
+    /// no marks of Fleet's and are in no manifest.
+    pub crds: Vec<Object>,
+    /// The rendered NOTES.txt, or empty.
+    pub notes: String,
+    /// The `config` of Helm's release record: the user's values.
+    pub values: Map<String, Value>,
+    /// Templates have looked at the cluster: the same input may render differently next time.
+    pub observed_cluster: bool,
     /// Helm's manifest text, in install order.
     pub manifest: String,
     /// The `chart` of Helm's release record, without the files' contents.
@@ -71,16 +108,31 @@ pub struct Rendered {
     pub set_id: String,
     /// The set id's hash: what the hash label says.
     pub hash: String,
-    /// For each object, its position in the bundle; Helm's manifest names it.
-    pub positions: Vec<usize>,
+    /// For each object where it comes from; Helm's manifest names it.
+    pub sources: Vec<Source>,
+    /// The same for each hook.
+    pub hook_sources: Vec<Source>,
+}
+
+/// Where an object comes from. Sorts as Helm sorts: by file, then by position.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Source {
+    /// Helm's path of the template, or the name made up for what has none.
+    pub path: String,
+    /// Position in the bundle, from 0.
+    pub position: usize,
+    /// Whether it is the last of its file, with the line end that Helm leaves to this one only.
+    pub ends_file: bool,
 }
 
 /// Names only: objects may be Secrets.
 impl fmt::Debug for Rendered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { objects, set_id, hash, .. } = self;
+        let Self { objects, hooks, crds, set_id, hash, .. } = self;
         f.debug_struct("Rendered")
             .field("objects", objects)
+            .field("hooks", hooks)
+            .field("crds", crds)
             .field("set_id", set_id)
             .field("hash", hash)
             .finish_non_exhaustive()
@@ -93,11 +145,29 @@ pub enum RenderError {
     /// A file's encoding is broken.
     #[error("cannot read the bundle")]
     Content(#[source] ContentError),
-    /// The bundle needs what this version does not do.
-    #[error("this version of Flotilla cannot deploy {what}")]
-    Unsupported {
-        /// The file, option or annotation.
-        what: String,
+    /// An overlay patches a file that is not there. Fleet's text.
+    #[error("failed to find base file {target} to patch")]
+    MissingBase {
+        /// The file.
+        target: String,
+    },
+    /// An overlay's patch does not fit. Fleet's text.
+    #[error("{message}")]
+    Overlay {
+        /// Which, and why.
+        message: String,
+    },
+    /// The kustomization is at fault. Fleet's text.
+    #[error("error while running post render on files: {message}")]
+    Kustomize {
+        /// kustomize's words.
+        message: String,
+    },
+    /// The chart is at fault, or what it says of cluster and values.
+    #[error("{message}")]
+    Chart {
+        /// Helm's words.
+        message: String,
     },
     /// A document is at fault. Fleet's text, and where.
     #[error("error while running post render on files: {message} (document {} of {file})", index + 1)]
@@ -149,15 +219,22 @@ pub enum RenderError {
     Engine(#[source] EngineError),
 }
 
+/// Texts of Helm after which Fleet's agent, too, waits for a change.
+const FAULTS_OF_A_CHART: [&str; 3] = ["YAML parse error", "MalformedYAMLError", "chart requires kubeVersion"];
+
 impl RenderError {
     /// Whether the same bundle will fail again, whatever the state of cluster and machine.
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Content(_)
-            | Self::Unsupported { .. }
+            | Self::MissingBase { .. }
+            | Self::Overlay { .. }
+            | Self::Kustomize { .. }
             | Self::Document { .. }
             | Self::Object { .. }
             | Self::ClusterScoped { .. } => true,
+            // A template may ask for anything: cluster, other objects, values that a Secret holds.
+            Self::Chart { message } => FAULTS_OF_A_CHART.iter().any(|fault| message.contains(fault)),
             Self::UnknownKind { .. } => false,
             Self::Engine(error) => error.is_permanent(),
         }
@@ -179,59 +256,128 @@ impl From<EngineError> for RenderError {
 /// # Errors
 /// See [`RenderError`]; the first fault found.
 pub async fn render(engine: &Engine, job: Job<'_>) -> Result<Rendered, RenderError> {
+    let layout = Layout::of(engine, &job).await?;
+    let values = values_of(&job).clone();
     let set_id = names::set_id(job.bd_name, job.scope);
     let hash = names::object_hash(&set_id);
-    let files = files::raw_yaml(job.manifest, job.options)?;
-    let chart = chart::chart(&job, files.iter().map(|(name, _)| name.as_str()));
-    let documents = engine.yaml(files).await?;
-    let found = objects::objects(documents)?;
-    objects::refuse_hooks(&found)?;
+    let generated = chart::generated(&job, &layout);
+    let Layout { chart, raw, kustomization, .. } = layout;
+    let RenderedChart { documents, crds, notes, mut chart, observed_cluster } = match chart {
+        Some(files) => engine.render(request(&job, files, values.clone())).await.map_err(chart_error)?,
+        None => RenderedChart { chart: generated, ..RenderedChart::default() },
+    };
+    chart::annotate(&mut chart, &job);
+    let mut found = match kustomization {
+        Some(directory) => pieces::of_kustomization(engine, &job, directory, documents).await?,
+        None => pieces::of_templates(documents)?,
+    };
+    found.extend(pieces::of_raw(engine.yaml(raw).await?)?);
     let marks = objects::Marks { set_id: &set_id, hash: &hash, keep_crds: !job.options.delete_crd_resources };
-    let mut rendered = Rendered { chart, ..Rendered::default() };
-    for (position, mut object) in found.into_iter().enumerate() {
-        marks.put(&mut object);
-        rendered.objects.push(object);
-        rendered.positions.push(position);
+    for piece in &mut found {
+        marks.put(&mut piece.object);
     }
-    rendered.set_id = set_id;
-    rendered.hash = hash;
+    let crds = objects::objects(crds)?;
+    let mut rendered =
+        Rendered { crds, notes, values, observed_cluster, chart, set_id, hash, ..Rendered::default() };
+    rendered.sort_out(found);
     rendered.settle(crate::api::release_namespace(job.options));
     Ok(rendered)
 }
 
+/// The values that count: Helm reuses the last ones when an upgrade gives none.
+fn values_of<'a>(job: &Job<'a>) -> &'a Map<String, Value> {
+    match job.previous_values {
+        Some(previous) if job.values.is_empty() && job.release.is_upgrade => previous,
+        _ => job.values,
+    }
+}
+
+fn request(job: &Job<'_>, files: Vec<(String, Vec<u8>)>, values: Map<String, Value>) -> RenderRequest {
+    let helm = job.options.helm.as_ref();
+    RenderRequest {
+        files,
+        values,
+        release: job.release.clone(),
+        capabilities: job.capabilities.clone(),
+        dns: !helm.is_some_and(|helm| helm.disable_dns),
+        skip_schema: helm.is_some_and(|helm| helm.skip_schema_validation),
+        lookup: job.lookup.clone(),
+    }
+}
+
+fn chart_error(error: EngineError) -> RenderError {
+    match error {
+        EngineError::Document { message, .. } => RenderError::Chart { message },
+        other => RenderError::Engine(other),
+    }
+}
+
 impl Rendered {
-    /// Puts every object into `namespace`, as `options.namespace` demands, and writes the manifest anew.
+    /// Puts every object into `namespace`, hooks too, as `options.namespace` demands, and writes the manifest anew.
     ///
     /// # Errors
     /// The first object, in the bundle's order, that is cluster scoped or of an unknown kind. Nothing is changed then.
     pub fn force_namespace(&mut self, namespace: &str, kinds: &dyn Kinds) -> Result<(), RenderError> {
-        self.in_order_of(|_, position| position);
-        let forced = force_namespace(&mut self.objects, namespace, kinds);
+        let objects = self.objects.iter_mut().zip(&self.sources);
+        let hooks = self.hooks.iter_mut().map(|hook| &mut hook.object).zip(&self.hook_sources);
+        let mut all: Vec<_> = objects.chain(hooks).collect();
+        all.sort_by_key(|(_, source)| source.position);
+        let mut all: Vec<&mut Object> = all.into_iter().map(|(object, _)| object).collect();
+        objects::force_namespace(&mut all, namespace, kinds)?;
         self.settle(namespace);
-        forced
+        Ok(())
     }
 
-    /// Of equal objects keeps the bundle's last, brings the rest into install order and writes the manifest.
+    /// Tells hooks from objects, with Helm's name for the file of each.
+    fn sort_out(&mut self, pieces: Vec<Piece>) {
+        let name = |(position, piece): (usize, &Piece)| match &piece.path {
+            Some(path) => path.clone(),
+            None => format!("generated-by-postrender-{position}.yaml"),
+        };
+        let paths: Vec<String> = pieces.iter().enumerate().map(name).collect();
+        let ends: HashMap<&str, usize> =
+            paths.iter().enumerate().map(|(position, path)| (path.as_str(), position)).collect();
+        let ends: Vec<bool> = paths
+            .iter()
+            .enumerate()
+            .map(|(position, path)| ends.get(path.as_str()) == Some(&position))
+            .collect();
+        for (position, (piece, path)) in pieces.into_iter().zip(paths).enumerate() {
+            let ends_file = ends.get(position).copied().unwrap_or(true);
+            match hooks::role(piece.object, &path) {
+                Role::Kept(object) => {
+                    self.objects.push(object);
+                    self.sources.push(Source { path, position, ends_file });
+                }
+                Role::Hook(hook) => {
+                    self.hooks.push(hook);
+                    self.hook_sources.push(Source { path, position, ends_file });
+                }
+                Role::Unknown => {}
+            }
+        }
+    }
+
+    /// Of equal objects keeps the bundle's last, brings everything into install order and writes the manifests.
     fn settle(&mut self, release_namespace: &str) {
-        self.in_order_of(|_, position| position);
-        let keep = order::last_ones(&self.objects, release_namespace);
-        let mut keep = keep.into_iter();
-        let mut positions = std::mem::take(&mut self.positions).into_iter();
-        self.objects.retain(|_| {
-            let position = positions.next();
-            let kept = keep.next().unwrap_or(true);
-            self.positions.extend(position.filter(|_| kept));
-            kept
-        });
-        self.in_order_of(order::place);
-        self.manifest = manifest::manifest_text(&self.objects, &self.positions);
-    }
+        let mut kept = pairs(&mut self.objects, &mut self.sources);
+        kept.sort_by_key(|(_, source)| source.position);
+        let last = order::last_ones(kept.iter().map(|(object, _)| object), release_namespace);
+        let mut last = last.into_iter();
+        kept.retain(|_| last.next().unwrap_or(true));
+        kept.sort_by(|(a, at), (b, bt)| order::place(a, at).cmp(&order::place(b, bt)));
+        (self.objects, self.sources) = kept.into_iter().unzip();
+        self.manifest = manifest::manifest_text(&self.objects, &self.sources);
 
-    fn in_order_of<K: Ord>(&mut self, key: impl Fn(&Object, usize) -> K) {
-        let objects = std::mem::take(&mut self.objects);
-        let positions = std::mem::take(&mut self.positions);
-        let mut pairs: Vec<_> = objects.into_iter().zip(positions).collect();
-        pairs.sort_by_cached_key(|(object, position)| key(object, *position));
-        (self.objects, self.positions) = pairs.into_iter().unzip();
+        let mut hooks = pairs(&mut self.hooks, &mut self.hook_sources);
+        hooks.sort_by(|(a, at), (b, bt)| order::place(&a.object, at).cmp(&order::place(&b.object, bt)));
+        for (hook, source) in &mut hooks {
+            hook.manifest = manifest::document_text(&hook.object.value, source);
+        }
+        (self.hooks, self.hook_sources) = hooks.into_iter().unzip();
     }
+}
+
+fn pairs<T>(things: &mut Vec<T>, sources: &mut Vec<Source>) -> Vec<(T, Source)> {
+    std::mem::take(things).into_iter().zip(std::mem::take(sources)).collect()
 }

@@ -9,9 +9,6 @@ use crate::api::keys;
 
 use super::{Kinds, RenderError, Scope, engine::Document};
 
-/// Annotation that makes an object a hook of Helm's.
-const HOOK: &str = "helm.sh/hook";
-
 const CRD: &str = "CustomResourceDefinition";
 
 /// One object as it is to be on the cluster.
@@ -37,7 +34,7 @@ impl fmt::Debug for Object {
     }
 }
 
-/// The objects of the documents, in order. Documents that say neither kind nor version are nobody's, as values files
+/// The objects of raw documents, in order. Documents that say neither kind nor version are nobody's, as values files
 /// that lie beside manifests; Fleet and we pass over them.
 pub(super) fn objects(documents: Vec<Document>) -> Result<Vec<Object>, RenderError> {
     let mut found = Vec::with_capacity(documents.len());
@@ -45,6 +42,21 @@ pub(super) fn objects(documents: Vec<Document>) -> Result<Vec<Object>, RenderErr
         open(&file, value, &mut found)?;
     }
     Ok(found)
+}
+
+/// The objects of a document that a template or a kustomization gave: one that is no object is an error there. Says
+/// whether the document was a list, whose items are nobody's file to Helm.
+pub(super) fn rendered(file: &str, value: Value, found: &mut Vec<Object>) -> Result<bool, RenderError> {
+    for (pointer, field, name) in [("/kind", "kind", "Kind"), ("/apiVersion", "apiVersion", "apiVersion")] {
+        if text(file, &value, pointer, field)?.is_none() {
+            let message =
+                format!("error while running post render on files: Object '{name}' is missing in a document");
+            return Err(RenderError::Object { file: file.to_owned(), message });
+        }
+    }
+    let list = value.get("items").is_some_and(|items| items.is_array() || items.is_null());
+    open(file, value, found)?;
+    Ok(list)
 }
 
 fn open(file: &str, mut value: Value, found: &mut Vec<Object>) -> Result<(), RenderError> {
@@ -100,17 +112,6 @@ fn text(file: &str, value: &Value, pointer: &str, field: &str) -> Result<Option<
     Err(RenderError::Object { file: file.to_owned(), message })
 }
 
-/// Helm runs hooks at certain moments instead of keeping them in the release; none of a bundle's objects may be one.
-pub(super) fn refuse_hooks(objects: &[Object]) -> Result<(), RenderError> {
-    let is_hook = |object: &&Object| object.value["metadata"]["annotations"].get(HOOK).is_some();
-    match objects.iter().find(is_hook) {
-        Some(Object { kind, name, .. }) => {
-            Err(RenderError::Unsupported { what: format!("Helm hooks ({kind} {name})") })
-        }
-        None => Ok(()),
-    }
-}
-
 /// What Fleet writes on every object.
 pub(super) struct Marks<'a> {
     /// The annotation's value.
@@ -151,12 +152,12 @@ fn strings<'a>(metadata: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<S
 ///
 /// # Errors
 /// The first object that is cluster scoped or of an unknown kind; nothing is changed then.
-pub fn force_namespace(
-    objects: &mut [Object],
+pub(super) fn force_namespace(
+    objects: &mut [&mut Object],
     namespace: &str,
     kinds: &dyn Kinds,
 ) -> Result<(), RenderError> {
-    for Object { api_version, kind, name, .. } in &*objects {
+    for Object { api_version, kind, name, .. } in objects.iter().map(|object| &**object) {
         let named = || (name.clone(), kind.clone(), api_version.clone());
         match kinds.scope(api_version, kind) {
             Some(Scope::Namespaced) => {}

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::Object;
+use super::{Object, Source};
 
 /// Helm 4's `InstallOrder`. Kinds that are not in it come last, by name.
 const INSTALL_ORDER: [&str; 38] = [
@@ -52,20 +52,22 @@ pub fn install_order(kind: &str) -> usize {
     INSTALL_ORDER.iter().position(|known| *known == kind).unwrap_or(INSTALL_ORDER.len())
 }
 
-/// Sort key of Helm's order. Inside one kind Helm sorts by the name it gave each document, whose number is compared as
-/// text: 10 comes before 2.
-pub(super) fn place(object: &Object, position: usize) -> (usize, String, String) {
+/// Sort key of Helm's order: by kind, then as the files sort by name and the documents lie in them. The names that
+/// Helm makes up for what a post-renderer gave it end in a number, so that 10 comes before 2.
+pub(super) fn place<'a>(object: &'a Object, source: &'a Source) -> (usize, &'a str, &'a Source) {
     let rank = install_order(&object.kind);
-    let name = if rank == INSTALL_ORDER.len() { object.kind.clone() } else { String::new() };
-    (rank, name, position.to_string())
+    let kind = if rank == INSTALL_ORDER.len() { object.kind.as_str() } else { "" };
+    (rank, kind, source)
 }
 
 /// For each object whether it is the last of its name. An object without a namespace is taken to be in that of the
 /// release.
-pub(super) fn last_ones(objects: &[Object], release_namespace: &str) -> Vec<bool> {
-    let mut seen = HashSet::with_capacity(objects.len());
+pub(super) fn last_ones<'a>(
+    objects: impl DoubleEndedIterator<Item = &'a Object>,
+    release_namespace: &str,
+) -> Vec<bool> {
+    let mut seen = HashSet::new();
     let mut last: Vec<bool> = objects
-        .iter()
         .rev()
         .map(|object| {
             let group = object.api_version.split_once('/').map_or("", |(group, _)| group);

@@ -33,6 +33,7 @@ struct Inner {
     downstream_writes: Family<DownstreamWrite, Counter>,
     stale_writes_refused: Counter,
     monitor_writes: Counter,
+    garbage_collections: Counter,
     engine_restarts: Counter,
     check_ins: Family<CheckInOutcome, Counter>,
     events_written: Counter,
@@ -77,6 +78,7 @@ impl Metrics {
             downstream_writes: filled(DownstreamWrite::ALL),
             stale_writes_refused: Counter::default(),
             monitor_writes: Counter::default(),
+            garbage_collections: Counter::default(),
             engine_restarts: Counter::default(),
             check_ins: filled(CheckInOutcome::ALL),
             events_written: Counter::default(),
@@ -163,6 +165,11 @@ impl Metrics {
     /// A downstream write was refused because the target carries a newer claim's stamp, or changed meanwhile (S1).
     pub fn stale_write_refused(&self) {
         self.0.stale_writes_refused.inc();
+    }
+
+    /// A pass of garbage collection ended.
+    pub fn garbage_collection(&self) {
+        self.0.garbage_collections.inc();
     }
 
     /// The engine process was started again.
@@ -274,6 +281,11 @@ impl Inner {
             self.stale_writes_refused.clone(),
         );
         r.register("monitor_writes", "Status writes of idle units", self.monitor_writes.clone());
+        r.register(
+            "garbage_collections",
+            "Looks at all releases for those that nobody needs",
+            self.garbage_collections.clone(),
+        );
         r.register("engine_restarts", "Restarts of the rendering engine", self.engine_restarts.clone());
         r.register("check_ins", "Signs of life for the Cluster's status, by outcome", self.check_ins.clone());
         r.register("events_written", "Kubernetes Events written", self.events_written.clone());

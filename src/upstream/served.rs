@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether BundleDeployments are served as a kind: a CRD that is being removed deletes all of them.
 
+use std::collections::BTreeSet;
+
 use kube::api::ListParams;
 
 use super::{Upstream, UpstreamError};
-use crate::protocol::Epoch;
+use crate::protocol::{Epoch, Uid};
 
 const GROUP_VERSION: &str = "fleet.cattle.io/v1alpha1";
 const PLURAL: &str = "bundledeployments";
@@ -48,6 +50,22 @@ impl Upstream {
         let list =
             list.map_err(|source| UpstreamError::Read { object: object(), source: Box::new(source) })?;
         Ok(Epoch(list.metadata.resource_version.unwrap_or_default()))
+    }
+
+    /// Which of these BundleDeployments exist no more, by a live list.
+    pub async fn gone(&self, mut uids: BTreeSet<Uid>) -> Result<BTreeSet<Uid>, UpstreamError> {
+        if uids.is_empty() {
+            return Ok(uids);
+        }
+        let object = || format!("bundledeployments in {}", self.namespace);
+        let bundle_deployments = self.bundle_deployments();
+        let list = self.in_time(bundle_deployments.list_metadata(&ListParams::default()), object).await?;
+        let list =
+            list.map_err(|source| UpstreamError::Read { object: object(), source: Box::new(source) })?;
+        for living in list.items {
+            uids.remove(&Uid(living.metadata.uid.unwrap_or_default()));
+        }
+        Ok(uids)
     }
 
     async fn in_time<T>(

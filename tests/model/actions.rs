@@ -11,7 +11,7 @@ use flotilla::protocol::{
 use super::{
     replica::config,
     upstream::CLAIM_TIMEOUT,
-    world::{At, Bd, Bug, NOW, World},
+    world::{At, Bd, Bug, Event, NOW, World},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,13 +63,33 @@ pub enum Action {
     StrangeEnds,
     Save,
     Restore,
+    /// The downstream API server goes away, and comes back.
+    Outage,
+    OutageEnds,
+    /// One replica's list lacks the object, which is there.
+    Miss(usize),
+    /// The object is missing without a deletion, and is back.
+    Lose,
+    Find,
 }
 
 impl Action {
     /// Whether it befalls a replica, or everything, whatever the unit.
     pub fn is_global(self) -> bool {
         use Action::*;
-        matches!(self, Crash(_) | Restart(_) | Freeze(_) | Thaw(_) | Drain(_) | Stop(_) | Exit(_) | Advance)
+        matches!(
+            self,
+            Crash(_)
+                | Restart(_)
+                | Freeze(_)
+                | Thaw(_)
+                | Drain(_)
+                | Stop(_)
+                | Exit(_)
+                | Advance
+                | Outage
+                | OutageEnds
+        )
     }
 }
 
@@ -89,7 +109,18 @@ impl World {
         if budget.time > 0 {
             actions.push(Advance);
         }
+        if self.outage {
+            actions.push(OutageEnds);
+        } else if budget.outages > 0 {
+            actions.push(Outage);
+        }
+        if self.absent.is_some() && self.absent_age < self.grace() && !self.mass {
+            actions.push(Find);
+        }
         if let Some(bd) = &self.bd {
+            if budget.absences > 0 && self.absent_age == 0 {
+                actions.push(Lose);
+            }
             if budget.unrelated > 0 {
                 actions.push(Unrelated);
             }
@@ -114,7 +145,7 @@ impl World {
             if budget.restores > 0 && self.saved.is_none() {
                 actions.push(Save);
             }
-        } else if budget.recreations > 0 {
+        } else if budget.recreations > 0 && self.absent.is_none() {
             actions.push(Recreate);
         }
         if budget.restores > 0 && self.saved.is_some() {
@@ -153,7 +184,9 @@ impl World {
             }
         }
         if !replica.alive {
-            return actions.push(Restart(index));
+            return if !self.outage {
+                actions.push(Restart(index))
+            };
         }
         if replica.frozen {
             return actions.push(Thaw(index));
@@ -170,6 +203,9 @@ impl World {
         if !replica.events.is_empty() {
             actions.push(Watch(index));
         }
+        if budget.absences > 0 && self.bd.is_some() {
+            actions.push(Miss(index));
+        }
         if !replica.doubled.is_empty() {
             actions.push(Doubled(index));
         }
@@ -185,7 +221,8 @@ impl World {
         if self.now_is_late(index) || (replica.want_slot && self.free(index) > 0) {
             actions.push(Tick(index));
         }
-        if let Some(run) = &replica.run {
+        let run = replica.run.as_ref();
+        if let Some(run) = run.filter(|run| !self.outage || matches!(run.at, At::Ended(_))) {
             if self.can_run(index) {
                 actions.push(Run(index));
             }
@@ -196,7 +233,7 @@ impl World {
                 actions.push(Wait(index));
             }
         }
-        if replica.removal.is_some() {
+        if replica.removal.is_some() && !self.outage {
             actions.push(Remove(index));
         }
         if replica.draining {
@@ -212,7 +249,7 @@ impl World {
         if budget.crashes > 0 {
             actions.push(Crash(index));
         }
-        if budget.freezes > 0 {
+        if budget.freezes > 0 && self.setting.freezes.is_none_or(|only| only == index) {
             actions.push(Freeze(index));
         }
     }
@@ -296,7 +333,7 @@ impl World {
             }
             Action::Advance => {
                 self.budget.time -= 1;
-                self.advance();
+                self.advance(bug);
             }
             Action::Ghost(index) => {
                 let write = self.ghosts.remove(index);
@@ -312,7 +349,7 @@ impl World {
                 let watched = self.reaper.take().expect("a reaper");
                 self.reaper = Some(see(watched, version, slot, NOW));
             }
-            Action::ReaperAct => self.reap(),
+            Action::ReaperAct => self.reap(bug),
             Action::Drain(index) => {
                 self.budget.drains -= 1;
                 let replica = &mut self.replicas[index];
@@ -326,6 +363,21 @@ impl World {
             }
             Action::Stop(index) => self.feed(index, Input::Stop, bug),
             Action::Exit(index) => self.exit(index),
+            Action::Outage => {
+                self.budget.outages -= 1;
+                self.disturbed = true;
+                self.lose_downstream();
+            }
+            Action::OutageEnds => self.outage = false,
+            Action::Miss(index) => {
+                self.budget.absences -= 1;
+                self.replicas[index].events.push(Event::Vanished);
+            }
+            Action::Lose => {
+                self.budget.absences -= 1;
+                self.lose(false);
+            }
+            Action::Find => self.find(),
             Action::Save => self.saved = self.bd.clone(),
             Action::Restore => self.restore(),
             Action::Unrelated
@@ -345,12 +397,14 @@ impl World {
         self.feed(index, Input::Unclear, bug);
     }
 
-    fn reap(&mut self) {
+    fn reap(&mut self, bug: Bug) {
         let Some(Some(watched)) = &self.reaper else { return };
         let slot = match judge(watched, &limits(), NOW) {
             Verdict::Leave(_) => return,
+            Verdict::Replace(_) if bug == Bug::ReaperClears && watched.slot.claim().is_none() => {
+                ClaimSlot::Empty
+            }
             Verdict::Replace(claim) => ClaimSlot::Claim(claim),
-            Verdict::Clear => ClaimSlot::Empty,
         };
         let fits = self.bd.as_ref().filter(|bd| bd.version.to_string() == watched.version.0).cloned();
         self.reaper = Some(None);
@@ -365,6 +419,6 @@ impl World {
 }
 
 fn limits() -> Limits {
-    let config = config(0);
+    let config = config(0, false);
     Limits { claim_timeout: config.claim_timeout, margin: config.claim_margin + Duration::from_secs(1) }
 }

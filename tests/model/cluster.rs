@@ -4,11 +4,11 @@
 //! Each unit is a world of its own; what they share is kept equal. The shared object is the last one of each, which
 //! the deployment id `d1` asks for and others do not; it moves when its owner stops asking and another one begins.
 
-use flotilla::protocol::ClaimSlot;
+use flotilla::protocol::{ClaimSlot, Mass};
 
 use super::{
     actions::Action,
-    fair::BOUND,
+    fair::Moment,
     search::Space,
     world::{Bd, Bug, World},
 };
@@ -24,6 +24,8 @@ pub struct Cluster {
     /// Whether replicas' watches of units other than their own are left out: replica k works on unit k alone, until all
     /// faults have stopped. Keeps a search small.
     pub apart: bool,
+    /// How often everything may be missing at once.
+    pub losses: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +36,9 @@ pub enum Step {
     All(Action),
     /// The shared object is given to this unit.
     Give(usize),
+    /// All objects are missing at once, and are back.
+    LoseAll,
+    FindAll,
 }
 
 impl Cluster {
@@ -42,14 +47,6 @@ impl Cluster {
     fn may_take(unit: &World) -> bool {
         let done = |bd: &Bd| bd.deployment != "d1" && bd.applied != "d1" && bd.slot == ClaimSlot::Empty;
         unit.bd.as_ref().is_some_and(done)
-    }
-
-    /// Whether a unit may be asked to give the object up: one that takes others' would take it back in the middle of its
-    /// deployment (`docs/limits.md`).
-    fn may_give(unit: &World) -> bool {
-        let under_way =
-            |bd: &Bd| bd.deployment == "d1" && (bd.applied != "d1" || bd.slot != ClaimSlot::Empty);
-        !(unit.setting.takes && unit.bd.as_ref().is_some_and(under_way))
     }
 
     fn give(&mut self, to: usize) {
@@ -61,6 +58,17 @@ impl Cluster {
                 unit.deployed = 0;
                 unit.store(Bd { deployment: deployment.into(), ..bd });
             }
+        }
+    }
+
+    /// Everything is missing; whether that is much is for the product to say, with a bound that fits.
+    fn lose(&mut self, bug: Bug) {
+        self.losses -= 1;
+        let missing = self.units.iter().filter(|unit| unit.bd.is_some()).count();
+        let held = Mass { many: 1, ..Mass::USUAL }.is(missing, self.units.len()) && bug != Bug::NoMass;
+        for unit in &mut self.units {
+            unit.lose(true);
+            unit.held = held;
         }
     }
 
@@ -146,7 +154,13 @@ impl Space for Cluster {
                 }
             }
         }
-        if self.moves.is_some_and(|moves| moves > 0) && self.units.iter().all(Self::may_give) {
+        let lost = |unit: &World| unit.mass && unit.absent_age < unit.grace();
+        if self.units.iter().all(lost) {
+            steps.push(Step::FindAll);
+        } else if self.losses > 0 && self.units.iter().all(|unit| unit.bd.is_some()) {
+            steps.push(Step::LoseAll);
+        }
+        if self.moves.is_some_and(|moves| moves > 0) {
             let takers = (0..self.units.len()).filter(|index| Self::may_take(&self.units[*index]));
             steps.extend(takers.map(Step::Give));
         }
@@ -160,6 +174,8 @@ impl Space for Cluster {
             }
             Step::All(action) => self.all(action, bug),
             Step::Give(index) => self.give(index),
+            Step::LoseAll => self.lose(bug),
+            Step::FindAll => self.units.iter_mut().for_each(World::find),
         }
     }
 
@@ -171,10 +187,11 @@ impl Space for Cluster {
         self.units.iter().all(World::status_is_true)
     }
 
-    fn stays_stuck(&self, bug: Bug) -> Option<String> {
+    fn calmed(&self, bug: Bug) -> Self {
         let mut cluster = self.clone();
         cluster.apart = false;
         cluster.moves = cluster.moves.map(|_| 0);
+        cluster.losses = 0;
         for index in 0..cluster.units.len() {
             cluster.units[index].calm();
             cluster.share(index);
@@ -187,29 +204,37 @@ impl Space for Cluster {
                 cluster.all(Action::Thaw(index), bug);
             }
         }
-        for round in 0..BOUND {
-            if !cluster.settle(bug) {
-                return Some(format!("spins: {cluster:?}"));
-            }
-            if let Some(broken) = cluster.broken() {
-                return Some(broken.to_owned());
-            }
-            for index in 0..cluster.units.len() {
-                if round > 2 {
-                    cluster.units[index].sweep();
+        cluster
+    }
+
+    fn moment(&mut self, round: &mut u8, bug: Bug) -> Moment {
+        let mut steps = Vec::new();
+        self.moves(&mut steps);
+        // What is missing stays so.
+        steps.retain(|step| !matches!(step, Step::FindAll | Step::In(_, Action::Find)));
+        if let Some(step) = steps.first() {
+            self.make(*step, bug);
+        } else if self.broken().is_none() {
+            for index in 0..self.units.len() {
+                if *round > 2 {
+                    self.units[index].sweep();
                 }
-                if round > 10 {
-                    cluster.units[index].collect();
+                if *round > 10 {
+                    self.units[index].collect();
                 }
-                cluster.share(index);
+                self.share(index);
             }
-            if round > 3 && cluster.units.iter().all(World::is_at_rest) {
-                return (!cluster.is_true()).then(|| "S2: at rest, and not as told".to_owned());
+            if *round > 3 && self.units.iter().all(World::is_at_rest) {
+                return if self.is_true() {
+                    Moment::Rest
+                } else {
+                    Moment::Broken("S2: at rest, and not as told")
+                };
             }
-            cluster.units.iter_mut().for_each(World::advance);
+            self.units.iter_mut().for_each(|unit| unit.advance(bug));
+            *round += 1;
         }
-        let restless = cluster.units.iter().filter(|unit| !unit.is_at_rest());
-        Some(format!("does not come to rest: {:?}", restless.collect::<Vec<_>>()))
+        self.broken().map_or(Moment::Moved, Moment::Broken)
     }
 }
 
@@ -229,7 +254,7 @@ pub fn cluster(mut units: Vec<World>, moves: Option<u8>) -> Cluster {
         let uid = format!("{}1", unit.setting.unit);
         unit.create(&uid);
     }
-    let mut cluster = Cluster { units, moves, apart: false };
+    let mut cluster = Cluster { units, moves, apart: false, losses: 0 };
     if moves.is_some() {
         cluster.give(0);
         cluster.moves = moves;

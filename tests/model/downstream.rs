@@ -14,6 +14,8 @@ enum Checked {
     Write(DownWrite),
     Skip,
     Fenced,
+    /// The claim stands, for what is asked for no more.
+    Outdated,
     /// Another unit's.
     Foreign,
     /// Not now: another one is at work.
@@ -58,6 +60,10 @@ impl World {
         self.bd.as_ref().is_some_and(|bd| bd.uid == run.uid && bd.slot.is_held_by(&run.claim.nonce))
     }
 
+    fn is_asked_for(&self, run: &Run) -> bool {
+        self.bd.as_ref().is_some_and(|bd| bd.deployment == run.claim.deployment)
+    }
+
     /// The check before a write of `state` (`None` deletes).
     fn check(&mut self, run: &Run, object: Option<usize>, state: Option<&str>, bug: Bug) -> Checked {
         let found = self.thing(object).clone();
@@ -92,8 +98,16 @@ impl World {
         if !mine && bug != Bug::CreateUnconfirmed && !self.is_mine(run) {
             return Checked::Fenced;
         }
+        let asks = !matches!(bug, Bug::CreateUnconfirmed | Bug::ConfirmNonceOnly);
+        if !mine && asks && !self.is_asked_for(run) {
+            return Checked::Outdated;
+        }
         if found.is_none() && self.removed.contains(&run.uid) && !self.restored {
             self.break_("S7: created after the uninstall");
+        }
+        let foreign = found.as_ref().is_some_and(|thing| object.is_some() && !self.is_ours(thing));
+        if foreign && !self.setting.takes {
+            self.break_("S2: another unit's object is taken unasked");
         }
         Checked::Write(DownWrite {
             object,
@@ -166,6 +180,7 @@ impl World {
                     self.disturbed = true;
                     run.at = At::Ended(Outcome::Fenced);
                 }
+                Checked::Outdated => run.at = At::Ended(Outcome::Stopped),
                 Checked::Foreign => {
                     run.at = At::Ended(Outcome::Failed { cause: "not ours".into() });
                 }
@@ -201,6 +216,11 @@ impl World {
             }
             self.replicas[index].removal = Some(removal);
             return;
+        }
+        if removal.at == At::Gate && self.bd.as_ref().is_some_and(|bd| bd.uid == removal.uid) {
+            // The live look before anything is touched: it is there.
+            self.replicas[index].removal = None;
+            return self.feed(index, Input::Removed(Removal::Failed), bug);
         }
         let object = match removal.at {
             At::Gate | At::Close => None,

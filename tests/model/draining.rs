@@ -8,17 +8,17 @@ use super::{
 };
 
 fn drained() -> Scenario<World> {
-    Scenario::new("draining", held(2, 1, Budget { drains: 1, unrelated: 1, ..Budget::default() }), 256)
+    Scenario::new("draining", held(2, 1, Budget { drains: 1, unrelated: 1, ..Budget::default() }))
 }
 
 fn drained_while_claiming() -> Scenario<World> {
     let budget = Budget { drains: 1, lost: 1, ..Budget::default() };
-    Scenario::new("draining, lost answer", held(2, 1, budget), 256)
+    Scenario::new("draining, lost answer", held(2, 1, budget))
 }
 
 fn drained_in_a_wait() -> Scenario<World> {
     let budget = Budget { drains: 1, waits: 1, ..Budget::default() };
-    Scenario::new("draining, wait", held(2, 1, budget), 32)
+    Scenario::new("draining, wait", held(2, 1, budget))
 }
 
 #[test]

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From here on nothing goes wrong any more: everything must come to rest, as it should be, within a bound (L1–L5).
 
+use std::{
+    collections::HashMap,
+    hash::{Hash, Hasher},
+    sync::{Mutex, PoisonError},
+};
+
 use flotilla::protocol::{ClaimSlot, Work};
 
 use super::{
     actions::Action,
+    search::Space,
     world::{Budget, Bug, Thing, World},
 };
 
@@ -13,9 +20,93 @@ pub const BOUND: u8 = 100;
 /// Moments within one step of time; more is a unit that spins.
 const MOMENTS: usize = 2000;
 
+/// One moment without faults.
+pub enum Moment {
+    /// Something happened.
+    Moved,
+    /// Nothing can happen any more, and everything is as it should be.
+    Rest,
+    /// An invariant was broken.
+    Broken(&'static str),
+}
+
+/// Rounds that differ by more than time: what is swept and collected only later.
+const ROUNDS: u8 = 11;
+
+/// How many steps of time it takes from where to rest. From one state on everything is determined, so what many states
+/// have in common is gone through once, and every state of a search can be looked at.
+#[derive(Default)]
+pub struct Rests(Mutex<HashMap<u64, u8>>);
+
+impl Rests {
+    /// Why `state` does not come to rest, or `None`.
+    pub fn stuck<S: Space>(&self, state: &S, bug: Bug) -> Option<String> {
+        let mut space = state.calmed(bug);
+        let (mut round, mut moments) = (0u8, 0);
+        let mut way: Vec<(u64, u8)> = Vec::new();
+        let end = loop {
+            let mut hasher = Words(0);
+            (&space, round.min(ROUNDS)).hash(&mut hasher);
+            let here = hasher.finish();
+            if let Some(rest) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&here) {
+                break round.saturating_add(*rest);
+            }
+            way.push((here, round));
+            let before = round;
+            match space.moment(&mut round, bug) {
+                Moment::Moved => {}
+                Moment::Rest => break round,
+                Moment::Broken(why) => return Some(why.to_owned()),
+            }
+            moments = if round == before { moments + 1 } else { 0 };
+            if moments > MOMENTS {
+                return Some(format!("spins: {space:?}"));
+            }
+            if round >= BOUND {
+                return Some(format!("does not come to rest: {space:?}"));
+            }
+        };
+        let mut rests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        rests.extend(way.into_iter().map(|(here, at)| (here, end - at)));
+        (end >= BOUND).then(|| format!("comes to rest after {end} steps only: {state:?}"))
+    }
+}
+
+/// A hash that is quick where nothing is inlined.
+struct Words(u64);
+
+impl Hasher for Words {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.write_u64(u64::from_le_bytes(word) ^ part.len() as u64);
+        }
+    }
+    fn write_u8(&mut self, word: u8) {
+        self.write_u64(word.into());
+    }
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
+    }
+    fn write_u64(&mut self, word: u64) {
+        let mixed = (self.0 ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        self.0 = mixed ^ (mixed >> 29);
+    }
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word as u64);
+    }
+}
+
 impl World {
-    /// Why it does not come to rest, or `None`.
-    pub fn stuck(&self, bug: Bug) -> Option<String> {
+    /// From here on nothing goes wrong.
+    pub fn without_faults(&self, bug: Bug) -> Self {
         let mut world = self.clone();
         world.calm();
         for index in 0..world.replicas.len() {
@@ -26,30 +117,36 @@ impl World {
                 world.act(Action::Thaw(index), bug);
             }
         }
-        for round in 0..BOUND {
-            if !world.settle(bug) {
-                return Some(format!("spins: {world:?}"));
+        world
+    }
+
+    /// What can happen now happens; if nothing can, time passes.
+    pub fn go_on(&mut self, round: &mut u8, bug: Bug) -> Moment {
+        let mut actions = Vec::new();
+        self.actions(&mut actions);
+        actions.retain(|action| *action != Action::Find); // what is missing stays so
+        if let Some(action) = actions.first() {
+            self.act(*action, bug);
+        } else if self.broken.is_none() {
+            if *round > 2 && bug != Bug::NoSweep {
+                self.sweep();
             }
-            if let Some(broken) = world.broken {
-                return Some(broken.to_owned());
+            if *round > 10 && bug != Bug::NoSweep {
+                self.collect();
             }
-            if round > 2 && bug != Bug::NoSweep {
-                world.sweep();
+            if *round > 3 && self.is_at_rest() {
+                return Moment::Rest;
             }
-            if round > 10 && bug != Bug::NoSweep {
-                world.collect();
-            }
-            if round > 3 && world.is_at_rest() {
-                return None;
-            }
-            world.advance();
+            self.advance(bug);
+            *round += 1;
         }
-        Some(format!("does not come to rest: {world:?}"))
+        self.broken.map_or(Moment::Moved, Moment::Broken)
     }
 
     /// People end what people began, and give the word that a restore needs (`flotilla reset`).
     pub fn calm(&mut self) {
         self.budget = Budget::default();
+        self.outage = false;
         if let Some(bd) = self.bd.clone().filter(|bd| bd.held) {
             self.store(super::world::Bd { held: false, ..bd });
         }
@@ -65,18 +162,6 @@ impl World {
                 self.store(super::world::Bd { deployment, ..bd });
             }
         }
-    }
-
-    /// Everything that can happen without time passing happens; false when it does not end.
-    fn settle(&mut self, bug: Bug) -> bool {
-        let mut actions = Vec::new();
-        for _ in 0..MOMENTS {
-            actions.clear();
-            self.actions(&mut actions);
-            let Some(action) = actions.first() else { return true };
-            self.act(*action, bug);
-        }
-        false
     }
 
     /// The agent's garbage collection: a release whose object is gone although nobody here ever saw it.

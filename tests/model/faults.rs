@@ -26,6 +26,10 @@ pub struct Budget {
     pub strange: u8,
     /// Upstream is saved, and restored from that.
     pub restores: u8,
+    /// The downstream API server is away: nobody renews, reads or writes anything there.
+    pub outages: u8,
+    /// The object is missing: from one replica's list, or from everything, without a deletion.
+    pub absences: u8,
 }
 
 /// A planted bug.
@@ -41,6 +45,8 @@ pub enum Bug {
     ApplyWithoutUid,
     /// What cannot be compared is written without confirming the claim.
     CreateUnconfirmed,
+    /// A look at the claim does not ask what is to be deployed.
+    ConfirmNonceOnly,
     /// Strays are not looked for.
     NoSweep,
     /// A restarted replica goes on with its pod's earlier claim.
@@ -61,6 +67,14 @@ pub enum Bug {
     ExitHolding,
     /// A claim that cannot be read is none.
     ClaimUnreadable,
+    /// Time in which the own Lease could not be renewed counts.
+    CountOutage,
+    /// What is absent is gone.
+    NoGrace,
+    /// What is absent together with much else is waited for no longer than anything.
+    NoMass,
+    /// The reaper removes a claim that cannot be read.
+    ReaperClears,
     /// Everybody claims at once.
     NoPreference,
 }

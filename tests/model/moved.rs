@@ -50,23 +50,41 @@ fn frozen_first(takes: bool) -> Scenario<Cluster> {
     cluster.moves = Some(1);
     // The first one gives it up in the middle of its deployment.
     cluster.units[1].setting.takes = takes;
-    Scenario::new(if takes { "moved, taken" } else { "moved, given up" }, cluster, 512)
+    Scenario::new(if takes { "moved, taken" } else { "moved, given up" }, cluster)
+}
+
+/// Both may take what they list: the giver must not take it back for what it is asked for no more.
+fn both_take() -> Scenario<Cluster> {
+    let mut cluster = two(false, true, Budget { freezes: 1, ..Budget::default() });
+    cluster.moves = Some(1);
+    cluster.units[0].setting.takes = true;
+    Scenario::new("moved, both take", cluster)
 }
 
 fn crashed() -> Scenario<Cluster> {
     let budget = Budget { crashes: 1, ..Budget::default() };
-    Scenario::new("moved, crash", two(true, true, budget), 512)
+    Scenario::new("moved, crash", two(true, true, budget))
 }
 
 fn removed() -> Scenario<Cluster> {
     let mut cluster = two(true, true, Budget { freezes: 1, ..Budget::default() });
     cluster.units[0].budget.deletions = 1;
-    Scenario::new("moved, owner removed", cluster, 512)
+    Scenario::new("moved, owner removed", cluster)
 }
 
 #[test]
 fn a_frozen_owner_neither_deletes_nor_overwrites_what_another_unit_took() {
     frozen_first(true).holds();
+}
+
+#[test]
+fn a_giver_that_may_take_does_not_take_back_what_it_gave_up() {
+    both_take().holds();
+}
+
+#[test]
+fn a_look_at_the_claim_that_does_not_ask_for_the_deployment_id_is_a_hole() {
+    both_take().finds(Bug::ConfirmNonceOnly);
 }
 
 #[test]
@@ -91,5 +109,5 @@ fn a_prune_that_does_not_ask_whose_object_it_is_is_a_hole() {
 
 #[test]
 fn an_apply_that_does_not_ask_whose_object_it_is_is_a_hole() {
-    frozen_first(true).finds(Bug::ApplyForeign);
+    frozen_first(false).finds(Bug::ApplyForeign);
 }

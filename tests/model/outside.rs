@@ -3,6 +3,9 @@
 
 use flotilla::protocol::{ClaimSlot, Uid};
 
+/// Steps of time for which an absence is no order; twice as long where much is missing at once.
+pub const GRACE: u8 = 2;
+
 use super::{
     actions::Action,
     world::{Bd, Event, World},
@@ -72,6 +75,40 @@ impl World {
         self.tell(event);
         if let Some(watched) = &mut self.reaper {
             *watched = None;
+        }
+    }
+
+    /// It is missing from lists and reads, and nobody deleted it. `all`: with everything else.
+    pub fn lose(&mut self, all: bool) {
+        self.disturbed = true;
+        (self.absent, self.absent_age, self.mass) = (self.bd.take(), 0, all);
+        for replica in self.replicas.iter_mut().filter(|replica| replica.alive) {
+            replica.events.retain(|event| matches!(event, Event::Deleted(_)));
+        }
+        self.tell(Event::Vanished);
+    }
+
+    /// It is back, as it was.
+    pub fn find(&mut self) {
+        self.bd = self.absent.take();
+        self.absent_age = self.absent_age.max(1); // once is enough: one that nobody saw end does not end
+        (self.mass, self.held) = (false, false);
+        if let Some(bd) = &self.bd {
+            let event = Event::Seen(Box::new(bd.snapshot()));
+            self.tell(event);
+        }
+    }
+
+    /// Steps for which an absence is no order, by design.
+    pub fn grace(&self) -> u8 {
+        if self.mass { GRACE * 2 } else { GRACE }
+    }
+
+    /// A removal begins.
+    pub fn judge_removal(&mut self, uid: &Uid) {
+        let is = |bd: &Option<Bd>| bd.as_ref().is_some_and(|bd| bd.uid == *uid);
+        if is(&self.absent) && self.absent_age < self.grace() {
+            self.break_("S7: what was absent for less than its grace is removed");
         }
     }
 

@@ -30,7 +30,7 @@ fn with(
     world.setting.steal = 1;
     let first = first(&world);
     change(&mut world, first);
-    Scenario::new(name, world, 64)
+    Scenario::new(name, world)
 }
 
 fn in_turn() -> Scenario<World> {

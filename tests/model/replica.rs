@@ -9,18 +9,19 @@ use flotilla::protocol::{
 };
 
 use super::{
+    outside::GRACE,
     upstream::{CLAIM_TIMEOUT, QUARANTINE},
     world::{Answer, At, Bd, Bug, Change, Event, NOW, Read, Removing, Run, STEP, World, Write},
 };
 
 /// The product's settings, in steps of time.
-pub fn config(steal: u8) -> Config {
+pub fn config(steal: u8, patient: bool) -> Config {
     Config {
         ttl: STEP,
         claim_timeout: STEP * u32::from(CLAIM_TIMEOUT),
         claim_margin: STEP,
         steal_delay: STEP * u32::from(steal),
-        absence_grace: STEP * 2,
+        absence_grace: STEP * u32::from(if patient { GRACE * 2 } else { GRACE }),
         quarantine: STEP * u32::from(QUARANTINE),
     }
 }
@@ -35,13 +36,17 @@ impl World {
             return replica.wake = Some(NOW + STEP);
         }
         let input = match input {
+            Input::ReadAbsent if bug == Bug::NoGrace => {
+                let latest = self.replicas[index].unit.latest.as_ref();
+                latest.map_or(Input::ReadAbsent, |latest| Input::Deleted(latest.uid.clone()))
+            }
             Input::Seen(seen) if bug == Bug::ClaimUnreadable => Input::Seen(blind(seen)),
             Input::Read(seen) if bug == Bug::ClaimUnreadable => Input::Read(blind(seen)),
             input => input,
         };
         let sessions = self.sessions(index, bug);
         let free = self.free(index);
-        let config = config(if bug == Bug::NoPreference { 0 } else { self.setting.steal });
+        let config = config(if bug == Bug::NoPreference { 0 } else { self.setting.steal }, self.held);
         let replica = &mut self.replicas[index];
         let session = replica.session(index);
         let holder = Holder(format!("pod-{index}"));
@@ -126,6 +131,7 @@ impl World {
             Effect::WakeAt(time) => self.replicas[index].wake = Some(time),
             Effect::WantSlot => self.replicas[index].want_slot = true,
             Effect::Remove { uid, dead_guard } => {
+                self.judge_removal(&uid);
                 if self.replicas[index].run.is_some() || self.replicas[index].removal.is_some() {
                     self.break_("a removal beside another work of the same replica");
                 }
@@ -262,6 +268,9 @@ impl World {
     /// The live look at a session's Lease and then at the object.
     pub fn verify(&mut self, index: usize, bug: Bug) {
         let Some((session, known)) = self.replicas[index].verify.take() else { return };
+        if self.outage {
+            return self.feed(index, Input::ReadFailed, bug);
+        }
         let lease = self.leases.iter().find(|lease| lease.session == session);
         let boot = |lease: &super::world::Lease| (lease.session.0.as_bytes()[2] - b'0') as u32 * 100;
         let quiet = bug == Bug::WallClock

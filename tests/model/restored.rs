@@ -10,14 +10,14 @@ use super::{
 fn restored() -> Scenario<World> {
     let mut world = held(2, 1, Budget { restores: 1, ..Budget::default() });
     world.setting.stride = 2;
-    Scenario::new("restored", world, 32)
+    Scenario::new("restored", world)
 }
 
 fn restored_after_a_change() -> Scenario<World> {
     let mut world = held(1, 1, Budget { restores: 1, spec: 1, time: 2, ..Budget::default() });
     world.setting.stride = 2;
     world.saved = world.bd.clone();
-    Scenario::new("restored, one replica", world, 64)
+    Scenario::new("restored, one replica", world)
 }
 
 #[test]

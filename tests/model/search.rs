@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A space searched whole: its start, what may happen in it, what must hold everywhere.
 
-use std::{
-    fmt::Debug,
-    hash::{DefaultHasher, Hash, Hasher},
-};
+use std::{fmt::Debug, hash::Hash};
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use super::{actions::Action, world::Bug, world::World};
+use super::{
+    actions::Action,
+    fair::{Moment, Rests},
+    world::{Bug, World},
+};
 
 const LIMIT: usize = 1_500_000;
 
@@ -20,8 +21,14 @@ pub trait Space: Clone + Debug + Hash + Eq + Send + Sync + 'static {
     fn broken(&self) -> Option<&'static str>;
     /// S2.
     fn is_true(&self) -> bool;
+    /// From here on nothing goes wrong.
+    fn calmed(&self, bug: Bug) -> Self;
+    /// What can happen now happens; if nothing can, time passes.
+    fn moment(&mut self, round: &mut u8, bug: Bug) -> Moment;
     /// Why it does not come to rest when all faults stop.
-    fn stays_stuck(&self, bug: Bug) -> Option<String>;
+    fn stays_stuck(&self, bug: Bug) -> Option<String> {
+        Rests::default().stuck(self, bug)
+    }
 }
 
 impl Space for World {
@@ -38,18 +45,20 @@ impl Space for World {
     fn is_true(&self) -> bool {
         self.status_is_true()
     }
-    fn stays_stuck(&self, bug: Bug) -> Option<String> {
-        self.stuck(bug)
+    fn calmed(&self, bug: Bug) -> Self {
+        self.without_faults(bug)
+    }
+    fn moment(&mut self, round: &mut u8, bug: Bug) -> Moment {
+        self.go_on(round, bug)
     }
 }
 
-/// A start, a planted bug, and how often a fair continuation is tried.
+/// A start and a planted bug.
 pub struct Scenario<S> {
     name: &'static str,
-    start: S,
+    pub start: S,
     bug: Bug,
-    /// One state of so many is continued fairly.
-    sample: u64,
+    rests: Rests,
 }
 
 impl<S: Space> Model for Scenario<S> {
@@ -75,22 +84,15 @@ impl<S: Space> Model for Scenario<S> {
             Property::always("S1, S3–S10", |_, state: &S| state.broken().is_none()),
             Property::always("S2", |_, state: &S| state.is_true()),
             Property::always("L1–L5", |scenario: &Scenario<S>, state: &S| {
-                let looked_at = state.broken().is_none() && scenario.is_sampled(state);
-                !looked_at || state.stays_stuck(scenario.bug).is_none()
+                state.broken().is_some() || scenario.rests.stuck(state, scenario.bug).is_none()
             }),
         ]
     }
 }
 
 impl<S: Space> Scenario<S> {
-    pub fn new(name: &'static str, start: S, sample: u64) -> Self {
-        Self { name, start, bug: Bug::None, sample }
-    }
-
-    fn is_sampled(&self, state: &S) -> bool {
-        let mut hasher = DefaultHasher::new();
-        state.hash(&mut hasher);
-        hasher.finish().is_multiple_of(self.sample)
+    pub fn new(name: &'static str, start: S) -> Self {
+        Self { name, start, bug: Bug::None, rests: Rests::default() }
     }
 
     /// Searches it whole; what was found, by name, with the way there.

@@ -7,14 +7,16 @@
 use std::time::Duration;
 
 use flotilla::protocol::{
-    Claim, ClaimSlot, End, Entering, Epoch, Gate, Input, Nonce, Outcome, SessionId, Snapshot, Time, Uid,
-    Unit, Work, reaper::Watched,
+    Claim, ClaimSlot, End, Entering, Epoch, Gate, HealthyClock, Input, Nonce, Outcome, SessionId, Snapshot,
+    Time, Uid, Unit, Work, reaper::Watched,
 };
 
 pub use super::faults::{Budget, Bug};
 
 /// One step of time: a session is quiet after one without a renewal.
 pub const STEP: Duration = Duration::from_secs(15);
+/// Between two renewals of a Lease.
+const RENEW: Duration = Duration::from_secs(5);
 /// The time, for every replica, always.
 pub const NOW: Time = Duration::from_secs(1000);
 /// What lies further back than any limit is the same.
@@ -129,6 +131,8 @@ pub struct Replica {
     pub removal: Option<Removing>,
     pub events: Vec<Event>,
     pub peers: Vec<Peer>,
+    /// Since when it has not renewed its Lease.
+    pub unrenewed: Time,
 }
 
 /// A running deployment.
@@ -237,6 +241,14 @@ pub struct World {
     pub restored: bool,
     /// And since then nothing was deployed: the status tells of what was lost.
     pub doubtful: bool,
+    /// The downstream API server is away.
+    pub outage: bool,
+    /// Missing without a deletion; steps since then; together with everything else.
+    pub absent: Option<Bd>,
+    pub absent_age: u8,
+    pub mass: bool,
+    /// It is held: much is missing at once.
+    pub held: bool,
     /// Replicas that list everything anew: so for all their units.
     pub relisting: Vec<usize>,
 }
@@ -258,6 +270,8 @@ pub struct Setting {
     pub born: &'static str,
     /// Nobody but this replica is to claim.
     pub first: Option<usize>,
+    /// Nobody but this replica freezes.
+    pub freezes: Option<usize>,
     /// Distance of versions.
     pub stride: u32,
 }
@@ -288,11 +302,16 @@ impl World {
     }
 
     /// One step of time for everybody. Those that are frozen or dead renew nothing and see nothing.
-    pub fn advance(&mut self) {
+    pub fn advance(&mut self, bug: Bug) {
+        self.absent_age = (self.absent_age + u8::from(self.absent.is_some())).min(9);
         self.slot_age = (self.slot_age + 1).min(9);
         let runs: Vec<bool> = self.replicas.iter().map(|replica| replica.alive && !replica.frozen).collect();
         for lease in &mut self.leases {
-            let renews = runs[lease.pod] && lease.session == self.replicas[lease.pod].session(lease.pod);
+            let is_of = lease.session == self.replicas[lease.pod].session(lease.pod);
+            if self.outage && runs[lease.pod] && is_of {
+                continue; // not its fault
+            }
+            let renews = runs[lease.pod] && is_of;
             lease.version += u32::from(renews);
             if renews && self.setting.steal > 0 {
                 let replica = &self.replicas[lease.pod];
@@ -302,16 +321,23 @@ impl World {
             lease.steady = if renews { (lease.steady + 1).min(3) } else { 0 };
         }
         for (index, replica) in self.replicas.iter_mut().enumerate() {
-            replica.age(runs[index]);
+            replica.age(runs[index] && !self.outage, bug);
         }
         for (index, runs) in runs.into_iter().enumerate() {
-            if runs {
+            if runs && !self.outage {
                 self.see_leases(index);
             }
         }
         if let Some(Some(watched)) = &mut self.reaper {
             back(&mut watched.since);
         }
+    }
+
+    /// The downstream API server goes away, at the worst moment: right before the others would have renewed.
+    pub fn lose_downstream(&mut self) {
+        self.outage = true;
+        let peers = self.replicas.iter_mut().flat_map(|replica| &mut replica.peers);
+        peers.for_each(|peer| back_by(&mut peer.changed, RENEW));
     }
 
     /// A running replica's watch of Leases is up to date.
@@ -357,6 +383,7 @@ impl Replica {
             removal: None,
             events: Vec::new(),
             peers: Vec::new(),
+            unrenewed: Time::ZERO,
         }
     }
 
@@ -368,16 +395,26 @@ impl Replica {
         self.alive && !self.frozen
     }
 
+    /// How much of a step counts, by the product's own clock.
+    fn healthy(&mut self, renews: bool, bug: Bug) -> Duration {
+        let mut clock = HealthyClock::for_renewals(NOW - self.unrenewed, RENEW);
+        let before = clock.at(NOW);
+        self.unrenewed = if renews { Time::ZERO } else { (self.unrenewed + STEP).min(STEP * 3) };
+        if renews {
+            (1..=3).for_each(|time| clock.renewed(NOW + RENEW * time));
+        }
+        if bug == Bug::CountOutage { STEP } else { clock.at(NOW + STEP).saturating_sub(before) }
+    }
+
     /// What it remembers becomes one step older.
-    fn age(&mut self, healthy: bool) {
+    fn age(&mut self, renews: bool, bug: Bug) {
+        let healthy = self.healthy(renews, bug);
         let unit = &mut self.unit;
         let times = [&mut unit.wanted, &mut unit.pause_until, &mut unit.behind, &mut self.wake];
         times.into_iter().flatten().for_each(back);
         if let Some(observed) = &mut unit.observed {
             back(&mut observed.now);
-            if healthy {
-                back(&mut observed.healthy);
-            }
+            back_by(&mut observed.healthy, healthy);
         }
         match &mut unit.work {
             Work::Claiming { since, .. } | Work::Finishing { since, .. } => back(since),
@@ -391,12 +428,14 @@ impl Replica {
             Work::Absent { since: Some(since), .. } => back(since),
             Work::Idle | Work::Verifying { .. } | Work::Absent { since: None, .. } => {}
         }
-        if healthy {
-            self.peers.iter_mut().for_each(|peer| back(&mut peer.changed));
-        }
+        self.peers.iter_mut().for_each(|peer| back_by(&mut peer.changed, healthy));
     }
 }
 
 fn back(time: &mut Time) {
-    *time = time.saturating_sub(STEP).max(OLDEST);
+    back_by(time, STEP);
+}
+
+fn back_by(time: &mut Time, by: Duration) {
+    *time = time.saturating_sub(by).max(OLDEST);
 }

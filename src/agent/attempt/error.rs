@@ -12,7 +12,7 @@ use crate::{
         removal::RemovalError,
     },
     protocol::Epoch,
-    render::RenderError,
+    render::{RenderError, values::ValuesError},
     upstream::{self, UpstreamError},
 };
 
@@ -34,6 +34,12 @@ pub enum AttemptError {
         #[source]
         source: ContentError,
     },
+    /// The values Secret could not be read.
+    #[error("cannot load the bundle's values")]
+    LoadValues(#[source] UpstreamError),
+    /// There are no values, or not the right ones.
+    #[error(transparent)]
+    Values(ValuesError),
     /// It cannot be rendered.
     #[error(transparent)]
     Render(RenderError),
@@ -115,7 +121,8 @@ impl AttemptError {
     pub fn class(&self) -> Class {
         if let Some(fenced) = self.fenced() {
             return match fenced {
-                Fenced::Cancelled => Class::Stopped,
+                // What is asked for instead is claimed with the end of this claim.
+                Fenced::Cancelled | Fenced::Outdated => Class::Stopped,
                 Fenced::Newer { .. } | Fenced::ClaimLost => Class::Fenced,
                 Fenced::Proof(_) => Class::Retryable,
             };
@@ -127,6 +134,8 @@ impl AttemptError {
             Self::Content { .. } | Self::Load(_) | Self::Kinds(_) | Self::Observe(_) | Self::Prune(_) => {
                 false
             }
+            // Somebody is about to write them.
+            Self::LoadValues(_) | Self::Values(_) => false,
             Self::Render(error) => error.is_permanent(),
             Self::Release(error) => error.is_permanent(),
             Self::Apply(error) => error.is_permanent(),
@@ -149,6 +158,11 @@ impl AttemptError {
     /// The error with its causes, each once: what people read in conditions and records.
     pub fn text(&self) -> String {
         upstream::chain(self)
+    }
+
+    /// Whether Fleet's status says nothing of it: the controller has written one of two objects and not yet the other.
+    pub fn is_silent(&self) -> bool {
+        matches!(self, Self::LoadValues(_) | Self::Values(ValuesError::Hash { .. }))
     }
 
     /// Whether the bundle is too large to be stored.
@@ -176,10 +190,6 @@ pub fn supported(spec: &BundleDeploymentSpec, options: &BundleDeploymentOptions)
             options.namespace_annotations.is_some(),
             "annotations forced on its namespace (namespaceAnnotations)",
         ),
-        (
-            helm.is_some_and(|helm| !helm.chart.is_empty() || !helm.repo.is_empty()),
-            "a Helm chart (helm.chart)",
-        ),
         (helm.is_some_and(|helm| helm.atomic), "helm.atomic"),
         (helm.is_some_and(|helm| helm.force), "helm.force"),
     ];
@@ -199,7 +209,6 @@ mod tests {
     fn what_would_be_ignored_is_refused_by_name() {
         for (options, word) in [
             (json!({"serviceAccount": "x"}), "serviceAccount"),
-            (json!({"helm": {"chart": "c"}}), "helm.chart"),
             (json!({"helm": {"atomic": true}}), "helm.atomic"),
             (json!({"namespaceLabels": {}}), "namespaceLabels"),
         ] {
@@ -208,7 +217,7 @@ mod tests {
             assert!(error.to_string().contains(word), "{error}");
             assert_eq!(error.class(), Class::Permanent);
         }
-        let plain = json!({"helm": {"timeoutSeconds": 5, "takeOwnership": true}, "keepResources": true});
+        let plain = json!({"helm": {"chart": "c", "timeoutSeconds": 5, "takeOwnership": true}, "keepResources": true});
         let options: BundleDeploymentOptions = serde_json::from_value(plain).unwrap();
         assert!(supported(&BundleDeploymentSpec::default(), &options).is_ok());
     }
@@ -217,6 +226,7 @@ mod tests {
     fn the_fence_decides_what_its_refusal_means() {
         let class = |fenced| AttemptError::Fenced(fenced).class();
         assert_eq!(class(Fenced::Cancelled), Class::Stopped);
+        assert_eq!(class(Fenced::Outdated), Class::Stopped);
         assert_eq!(class(Fenced::ClaimLost), Class::Fenced);
         assert_eq!(class(Fenced::Proof("down".into())), Class::Retryable);
     }

@@ -23,6 +23,8 @@ impl Run {
     pub(super) async fn gate(&self, rendered: &Rendered) -> Result<Gate, AttemptError> {
         let (store, bundle) = (&self.job.ctx.downstream.store, &*self.job.name);
         let history = store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
+        let others = history.iter().filter_map(Record::stamp).map(|stamp| stamp.uid);
+        let _ = self.earlier.set(others.filter(|uid| *uid != self.fence.stamp.uid).collect());
         let never_applied =
             self.job.object.status.as_ref().is_none_or(|status| status.applied_deployment_id.is_empty());
         let same = |release: &release::Release| is_same(release, rendered);
@@ -66,7 +68,7 @@ impl Run {
             bundle: &self.job.name,
             chart: rendered.chart.clone(),
             manifest: rendered.manifest.clone(),
-            values: helm.and_then(|helm| helm.values.clone()).map(Value::Object),
+            values: Some(rendered.values.clone()).filter(|values| !values.is_empty()).map(Value::Object),
             history,
             create_namespace: self.options.create_namespace.unwrap_or(true),
             fail_foreign,

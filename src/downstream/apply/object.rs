@@ -44,6 +44,8 @@ struct Seen {
     uid: String,
     resource_version: String,
     stamp: Option<Stamp>,
+    /// Another release has it, and it is to be taken.
+    foreign: bool,
     autoscaled: bool,
 }
 
@@ -126,6 +128,7 @@ impl Job<'_> {
                     uid: known.uid,
                     resource_version: known.resource_version,
                     stamp: Some(known.stamp),
+                    foreign: false,
                     autoscaled: false,
                 })
             }
@@ -146,8 +149,9 @@ impl Job<'_> {
         if let Some(reason) = refusal(&live, object, place, self.owner, listed) {
             return Err(ApplyError::Foreign { object: described(place), reason });
         }
+        let foreign = live.release().is_some_and(|owner| owner != (self.owner.namespace, self.owner.name));
         if let Some(owners) = folded(&live.managed_fields) {
-            self.pass(live.stamp().as_ref(), place).await?;
+            self.pass(live.stamp().as_ref(), foreign, place).await?;
             let patch = fold_patch(&live, &owners).map_err(|error| read(RequestError::Unwritable(error)))?;
             match server.patch::<MetaOnly>(&place.path(), JSON_PATCH, patch).await {
                 Ok(moved) => live = moved.metadata,
@@ -159,7 +163,7 @@ impl Job<'_> {
         let autoscaled = is_autoscaled(&live);
         let stamp = live.stamp();
         let LiveMeta { uid, resource_version, .. } = live;
-        Ok(Some(Seen { uid, resource_version, stamp, autoscaled }))
+        Ok(Some(Seen { uid, resource_version, stamp, foreign, autoscaled }))
     }
 
     async fn write(
@@ -168,7 +172,8 @@ impl Job<'_> {
         place: &Place<'_>,
         seen: Option<&Seen>,
     ) -> Result<Value, ApplyError> {
-        self.pass(seen.and_then(|seen| seen.stamp.as_ref()), place).await?;
+        let foreign = seen.is_some_and(|seen| seen.foreign);
+        self.pass(seen.and_then(|seen| seen.stamp.as_ref()), foreign, place).await?;
         // S1: the stamp is written even when nothing else changes, so there is no comparing of content here.
         let overlay = Overlay {
             release_name: self.owner.name,
@@ -189,8 +194,12 @@ impl Job<'_> {
         self.ctx.server.patch(&path, APPLY, body).await.map_err(|source| self.refused(place, source))
     }
 
-    async fn pass(&self, stamp: Option<&Stamp>, place: &Place<'_>) -> Result<(), ApplyError> {
-        let passed = self.fence.before(stamp, || place.to_string()).await;
+    async fn pass(&self, stamp: Option<&Stamp>, foreign: bool, place: &Place<'_>) -> Result<(), ApplyError> {
+        let ours = stamp.is_some_and(|stamp| stamp.uid == self.fence.stamp.uid);
+        let passed = match foreign && !ours {
+            true => self.fence.foreign().await,
+            false => self.fence.before(stamp, || place.to_string()).await,
+        };
         passed.map_err(|source| ApplyError::Fenced { object: place.to_string(), source })
     }
 

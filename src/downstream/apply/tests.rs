@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     api::keys,
     downstream::{
-        fence::tests::{fence, proof, with},
+        fence::tests::{fence, outdated, proof, with},
         testing::{Exchange, context, scripted},
     },
 };
@@ -160,6 +160,42 @@ async fn the_same_bundle_under_another_release_name_keeps_its_objects() {
         writes(PATH, Some("x"), "7").stores("x", "8"),
     ];
     applied(script, &config_map(), &[], &fence("u/20")).await.unwrap();
+}
+
+/// What another unit has is taken only for what is asked for after it was seen there: told to give it up and frozen, this
+/// replica would take it back.
+#[tokio::test]
+async fn what_another_release_has_is_taken_only_under_a_claim_that_is_looked_at_after_it() {
+    let mut theirs = live("other/99");
+    theirs["metadata"]["annotations"][keys::RELEASE_NAME] = json!("theirs");
+    for wanted in [true, false] {
+        let mut script =
+            vec![writes(PATH, None, "1").conflicts(), Exchange::get(PATH).answers(theirs.clone())];
+        if wanted {
+            script.push(writes(PATH, Some("x"), "7").stores("x", "8"));
+        }
+        let (server, script) = scripted(script);
+        let ctx = context(server);
+        let known = if wanted { proof(true, true, true) } else { outdated(true) };
+        let owner = Owner {
+            namespace: "ns",
+            name: "app",
+            take_ownership: true,
+            overwrites: &[],
+            previous: &Default::default(),
+        };
+        let result = apply_all(&ctx, &with("u/20", known.clone()), &owner, &config_map(), None).await;
+        script.finished().await;
+        assert_eq!(
+            known.reads.load(std::sync::atomic::Ordering::SeqCst),
+            1,
+            "though it was seen just before"
+        );
+        match result {
+            Ok(_) => assert!(wanted),
+            Err(error) => assert!(!wanted && matches!(error.fenced(), Some(Fenced::Outdated)), "{error}"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -186,6 +186,13 @@ impl Gate {
         unaccounted(&self.history)
     }
 
+    /// Those of [`Gate::before`] that were deployed once: what they list was this release's. A failed revision lists
+    /// also what it was refused.
+    pub fn deployed_before(&self) -> impl Iterator<Item = &Record> {
+        let once = |record: &&Record| matches!(record.status, Status::Deployed | Status::Superseded);
+        self.before().iter().filter(once)
+    }
+
     /// Closes the gate: everything is applied and pruned.
     ///
     /// The new revision is deployed *before* the old one is superseded, so that a crash in between leaves two deployed

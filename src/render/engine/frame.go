@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -12,7 +13,9 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
+	"time"
 )
 
 // maxFrame bounds a request and an answer. Helm takes a chart of up to 100 MiB unpacked, but what a Content object
@@ -26,6 +29,9 @@ const (
 	kindProtocol = "protocol" // agent and engine do not understand each other
 	kindInternal = "internal" // a fault of the engine
 )
+
+// maxMessage bounds a failure's text. Helm's grows with the depth of includes, and it ends up in a status.
+const maxMessage = 8 << 10
 
 type request struct {
 	ID   uint64          `json:"id"`
@@ -47,19 +53,45 @@ type failure struct {
 	Index   int    `json:"index,omitempty"`
 }
 
-type operation func(args json.RawMessage) (any, *failure)
+// operation answers one request; asker puts questions to the agent meanwhile.
+type operation func(args json.RawMessage, asker *asker) (any, *failure)
 
-// serve answers requests until the input ends. Requests run side by side, as many as there are processors; answers
-// come in the order in which they are ready.
+// slowAfter is how long an operation computes before the agent hears that it does. The agent has the same constant.
+const slowAfter = 250 * time.Millisecond
+
+// lastWords is how long requests may go on when the input has ended.
+const lastWords = time.Second
+
+// leastSlots lets others go on beside requests that compute for long, on a machine with few processors.
+const leastSlots = 4
+
+// server answers requests side by side, as many as there are processors; answers come in the order in which they are
+// ready.
+type server struct {
+	operations map[string]operation
+	slots      chan struct{}
+	ended      chan struct{} // closed when no more replies can come
+	writing    sync.Mutex
+	out        io.Writer
+	broken     chan error
+	asking     sync.Mutex
+	askers     map[uint64]*asker
+}
+
+// serve answers requests until the input ends.
 func serve(in io.Reader, out io.Writer, operations map[string]operation) error {
+	s := &server{
+		operations: operations,
+		slots:      make(chan struct{}, max(leastSlots, runtime.GOMAXPROCS(0))),
+		ended:      make(chan struct{}),
+		out:        out,
+		broken:     make(chan error, 1),
+		askers:     map[uint64]*asker{},
+	}
+	var running sync.WaitGroup
+	defer waitBriefly(&running)
+	defer close(s.ended)
 	reader := bufio.NewReaderSize(in, 64<<10)
-	var (
-		writing sync.Mutex
-		running sync.WaitGroup
-		slots   = make(chan struct{}, runtime.GOMAXPROCS(0))
-		broken  = make(chan error, 1)
-	)
-	defer running.Wait()
 	for {
 		frame, err := readFrame(reader)
 		if errors.Is(err, io.EOF) {
@@ -69,32 +101,45 @@ func serve(in io.Reader, out io.Writer, operations map[string]operation) error {
 			return err
 		}
 		select {
-		case slots <- struct{}{}:
-		case err := <-broken:
+		case err := <-s.broken:
 			return err
+		default:
+		}
+		// Replies must never queue behind requests: those that run may be waiting for them.
+		if bytes.HasPrefix(frame, replyPrefix) {
+			if err := s.reply(frame); err != nil {
+				return err
+			}
+			continue
 		}
 		running.Go(func() {
-			defer func() { <-slots }()
-			text := encode(handle(frame, operations))
-			writing.Lock()
-			defer writing.Unlock()
-			if err := writeFrame(out, text); err != nil {
-				select {
-				case broken <- err:
-				default:
-				}
-			}
+			s.slots <- struct{}{}
+			defer func() { <-s.slots }()
+			s.write(encode(s.handle(frame)))
 		})
 	}
 }
 
-func handle(frame []byte, operations map[string]operation) (done answer) {
+// waitBriefly lets running requests finish, but not for ever: an endless template must not outlive the agent.
+func waitBriefly(running *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() {
+		running.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(lastWords):
+	}
+}
+
+func (s *server) handle(frame []byte) (done answer) {
 	var asked request
 	if err := json.Unmarshal(frame, &asked); err != nil {
 		return answer{Error: &failure{Kind: kindProtocol, Message: err.Error()}}
 	}
 	done.ID = asked.ID
-	run, known := operations[asked.Op]
+	run, known := s.operations[asked.Op]
 	if !known {
 		done.Error = &failure{Kind: kindProtocol, Message: fmt.Sprintf("unknown operation %q", asked.Op)}
 		return done
@@ -106,8 +151,28 @@ func handle(frame []byte, operations map[string]operation) (done answer) {
 			done = answer{ID: asked.ID, Error: &failure{Kind: kindInternal, Message: "the engine panicked"}}
 		}
 	}()
-	done.Result, done.Error = run(asked.Args)
+	slow := time.AfterFunc(slowAfter, func() { s.write(fmt.Appendf(nil, `{"id":%d,"slow":true}`, asked.ID)) })
+	defer slow.Stop()
+	asker := s.open(asked.ID)
+	defer s.close(asker)
+	done.Result, done.Error = run(asked.Args, asker)
+	if done.Error != nil && len(done.Error.Message) > maxMessage {
+		text := done.Error.Message
+		head, tail := text[:maxMessage/2], text[len(text)-maxMessage/2:]
+		done.Error.Message = strings.ToValidUTF8(head, "") + " […] " + strings.ToValidUTF8(tail, "")
+	}
 	return done
+}
+
+func (s *server) write(text []byte) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if err := writeFrame(s.out, text); err != nil {
+		select {
+		case s.broken <- err:
+		default:
+		}
+	}
 }
 
 func encode(done answer) []byte {

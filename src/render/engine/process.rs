@@ -17,7 +17,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use super::wire;
+use super::wire::{self, Message};
 
 /// The engine reads its memory limit, in bytes, from here; `memoryVariable` in `main.go`.
 const MEMORY_VARIABLE: &str = "FLOTILLA_ENGINE_MEMORY";
@@ -35,14 +35,14 @@ const ANSWERS: usize = 4;
 pub struct Process {
     child: Child,
     requests: mpsc::Sender<Arc<Vec<u8>>>,
-    answers: mpsc::Receiver<(u64, Vec<u8>)>,
+    answers: mpsc::Receiver<Message>,
     /// Aborted with this value.
     _tasks: JoinSet<()>,
 }
 
 impl Process {
     /// Starts the executable and waits for its handshake. An error is for people.
-    /// `window` is the most frames that wait to be written.
+    /// `window` is the most requests in flight; each may also have one reply to be written.
     pub async fn start(
         binary: &Path,
         memory: u64,
@@ -57,7 +57,7 @@ impl Process {
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| format!("cannot start {}: {error}", binary.display()))?;
-        let (request_sender, requests) = mpsc::channel(window);
+        let (request_sender, requests) = mpsc::channel(2 * window);
         let (answer_sender, answers) = mpsc::channel(ANSWERS);
         let mut tasks = JoinSet::new();
         if let Some(stdin) = child.stdin.take() {
@@ -72,7 +72,7 @@ impl Process {
         let mut process = Self { child, requests: request_sender, answers, _tasks: tasks };
         process.send(Arc::new(wire::hello_request()));
         match timeout(deadline, process.answers.recv()).await {
-            Ok(Some((wire::HELLO, answer))) => wire::hello_answer(&answer).map(|()| process),
+            Ok(Some(Message::Answer(wire::HELLO, answer))) => wire::hello_answer(&answer).map(|()| process),
             Ok(Some(_)) => Err("its first answer is not to the handshake".to_owned()),
             Ok(None) => Err(format!("it ended before the handshake: {}", process.ended().await)),
             Err(_) => Err(format!("no handshake within {deadline:?}")),
@@ -92,8 +92,8 @@ impl Process {
         }
     }
 
-    /// The next answer; `None` once the process's output ended, which is how its death is noticed. May be cancelled.
-    pub async fn answer(&mut self) -> Option<(u64, Vec<u8>)> {
+    /// The next message; `None` once the process's output ended, which is how its death is noticed. May be cancelled.
+    pub async fn message(&mut self) -> Option<Message> {
         self.answers.recv().await
     }
 
@@ -152,12 +152,12 @@ async fn write_requests(mut stdin: ChildStdin, mut requests: mpsc::Receiver<Arc<
     }
 }
 
-async fn read_answers(stdout: ChildStdout, answers: mpsc::Sender<(u64, Vec<u8>)>) {
+async fn read_answers(stdout: ChildStdout, answers: mpsc::Sender<Message>) {
     let mut stdout = BufReader::new(stdout);
     loop {
-        match wire::read_frame(&mut stdout).await {
-            Ok(Some(answer)) => {
-                if answers.send(answer).await.is_err() {
+        match wire::read_message(&mut stdout).await {
+            Ok(Some(message)) => {
+                if answers.send(message).await.is_err() {
                     return;
                 }
             }

@@ -4,14 +4,14 @@
 use std::io;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::EngineError;
+use super::{EngineError, ask::Question};
 
 /// Raised with every change that an older engine would misread.
-pub const PROTOCOL: u64 = 1;
+pub const PROTOCOL: u64 = 2;
 
 /// The id of the handshake; requests count from 1.
 pub const HELLO: u64 = 0;
@@ -49,6 +49,17 @@ struct Answer<T> {
     error: Option<Failure>,
 }
 
+/// What the engine sends.
+#[derive(Debug)]
+pub enum Message {
+    /// The answer to a request, to be decoded by who asked.
+    Answer(u64, Vec<u8>),
+    /// A request has been computing for [`super::session::SLOW`].
+    Slow(u64),
+    /// A request needs to know something before it can go on.
+    Asks(u64, Question),
+}
+
 /// A document as the engine counts: `file` is a position among the request's files.
 #[derive(Deserialize)]
 pub struct WireDocument {
@@ -74,8 +85,9 @@ struct Sources<'a> {
     sources: Vec<Source<'a>>,
 }
 
+/// A file.
 #[derive(Serialize)]
-struct Source<'a> {
+pub struct Source<'a> {
     name: &'a str,
     #[serde(flatten)]
     content: Text<'a>,
@@ -109,14 +121,26 @@ pub fn hello_answer(answer: &[u8]) -> Result<(), String> {
 
 /// A request for the documents of files.
 pub fn yaml_request(id: u64, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, EngineError> {
-    let sources = files.iter().map(|(name, content)| Source {
-        name,
-        content: match std::str::from_utf8(content) {
-            Ok(text) => Text::Text(text),
-            Err(_) => Text::Bytes(BASE64_STANDARD.encode(content)),
-        },
-    });
-    frame(&Request { id, op: "yaml", args: Sources { sources: sources.collect() } })
+    request(id, "yaml", Sources { sources: sources(files) })
+}
+
+/// Files, as text where they are.
+pub fn sources(files: &[(String, Vec<u8>)]) -> Vec<Source<'_>> {
+    files.iter().map(|(name, content)| source(name, content)).collect()
+}
+
+/// One file.
+pub fn source<'a>(name: &'a str, content: &'a [u8]) -> Source<'a> {
+    let content = match std::str::from_utf8(content) {
+        Ok(text) => Text::Text(text),
+        Err(_) => Text::Bytes(BASE64_STANDARD.encode(content)),
+    };
+    Source { name, content }
+}
+
+/// A request.
+pub fn request(id: u64, op: &'static str, args: impl Serialize) -> Result<Vec<u8>, EngineError> {
+    frame(&Request { id, op, args })
 }
 
 /// The documents, or the engine's error.
@@ -125,18 +149,26 @@ pub fn yaml_answer(answer: &[u8]) -> Result<Vec<WireDocument>, EngineError> {
     struct Documents {
         documents: Vec<WireDocument>,
     }
-    match serde_json::from_slice::<Answer<Documents>>(answer).map_err(EngineError::Answer)? {
+    decode::<Documents>(answer).map(|found| found.documents)
+}
+
+/// An answer's result, or the engine's error.
+pub fn decode<T: DeserializeOwned>(answer: &[u8]) -> Result<T, EngineError> {
+    match serde_json::from_slice::<Answer<T>>(answer).map_err(EngineError::Answer)? {
         Answer { error: Some(failure), .. } => Err(failure.into()),
-        Answer { result: Some(found), .. } => Ok(found.documents),
+        Answer { result: Some(result), .. } => Ok(result),
         Answer { .. } => Err(EngineError::Fault { message: "neither result nor error".to_owned() }),
     }
 }
 
-/// The next frame and the id in it; `None` at the end of the stream.
-pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<(u64, Vec<u8>)>> {
+/// The next message; `None` at the end of the stream.
+pub async fn read_message(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Message>> {
     #[derive(Deserialize)]
-    struct Id {
+    struct Head {
         id: u64,
+        #[serde(default)]
+        slow: bool,
+        ask: Option<Question>,
     }
     let mut head = [0; HEAD];
     match from.read_exact(&mut head).await {
@@ -150,11 +182,16 @@ pub async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Optio
     }
     let mut body = vec![0; size];
     from.read_exact(&mut body).await?;
-    let Id { id } = serde_json::from_slice(&body)?;
-    Ok(Some((id, body)))
+    let Head { id, slow, ask } = serde_json::from_slice(&body)?;
+    Ok(Some(match ask {
+        Some(question) => Message::Asks(id, question),
+        None if slow => Message::Slow(id),
+        None => Message::Answer(id, body),
+    }))
 }
 
-fn frame(request: &impl Serialize) -> Result<Vec<u8>, EngineError> {
+/// Length and JSON.
+pub fn frame(request: &impl Serialize) -> Result<Vec<u8>, EngineError> {
     let mut bytes = vec![0; HEAD];
     serde_json::to_writer(&mut bytes, request).map_err(EngineError::Answer)?;
     let size = bytes.len() - HEAD;

@@ -36,7 +36,7 @@ type document struct {
 	Value json.RawMessage `json:"value"`
 }
 
-func readYAML(raw json.RawMessage) (any, *failure) {
+func readYAML(raw json.RawMessage, _ *asker) (any, *failure) {
 	var asked struct {
 		Sources []source `json:"sources"`
 	}
@@ -45,36 +45,51 @@ func readYAML(raw json.RawMessage) (any, *failure) {
 	}
 	documents := []document{}
 	for number, file := range asked.Sources {
-		text := file.Bytes
-		if text == nil {
-			text = []byte(file.Text)
+		found, failed := readFile(documents, number, file.Name, file.data())
+		if failed != nil {
+			return nil, failed
 		}
-		reader := k8syaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
-		for index := 0; ; index++ {
-			chunk, err := reader.Read()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			var value json.RawMessage
-			if err == nil {
-				value, err = readDocument(chunk)
-			}
-			if err == nil && len(documents) == maxDocuments {
-				err = tooLarge(fmt.Sprintf("more than %d documents", maxDocuments))
-			}
-			if err != nil {
-				kind := kindInput
-				if errors.As(err, new(tooLarge)) {
-					kind = kindLimit
-				}
-				return nil, &failure{Kind: kind, Message: err.Error(), File: file.Name, Index: index}
-			}
-			if value != nil {
-				documents = append(documents, document{File: number, Index: index, Value: value})
-			}
-		}
+		documents = found
 	}
 	return map[string]any{"documents": documents}, nil
+}
+
+func (file source) data() []byte {
+	if file.Bytes != nil {
+		return file.Bytes
+	}
+	return []byte(file.Text)
+}
+
+// readFile appends a file's documents.
+func readFile(documents []document, number int, name string, text []byte) ([]document, *failure) {
+	reader := k8syaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	for index := 0; ; index++ {
+		chunk, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return documents, nil
+		}
+		var value json.RawMessage
+		if err == nil {
+			value, err = readDocument(chunk)
+		}
+		if err == nil && len(documents) == maxDocuments {
+			err = tooLarge(fmt.Sprintf("more than %d documents", maxDocuments))
+		}
+		if err != nil {
+			return nil, &failure{Kind: kindOf(err), Message: err.Error(), File: name, Index: index}
+		}
+		if value != nil {
+			documents = append(documents, document{File: number, Index: index, Value: value})
+		}
+	}
+}
+
+func kindOf(err error) string {
+	if errors.As(err, new(tooLarge)) {
+		return kindLimit
+	}
+	return kindInput
 }
 
 type tooLarge string

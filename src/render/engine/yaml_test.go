@@ -19,7 +19,7 @@ func read(t *testing.T, files ...source) ([]document, *failure) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result, failed := readYAML(args)
+	result, failed := readYAML(args, nil)
 	if failed != nil {
 		return nil, failed
 	}
@@ -133,7 +133,7 @@ func TestRecordedBundlesAreReadOrRefusedAsByFleet(t *testing.T) {
 func TestEveryRequestOfAStreamIsAnsweredOnce(t *testing.T) {
 	var in, out bytes.Buffer
 	requests := []string{
-		`{"id":1,"op":"hello","args":{"protocol":1}}`,
+		`{"id":1,"op":"hello","args":{"protocol":2}}`,
 		`{"id":2,"op":"hello","args":{"protocol":7}}`,
 		`{"id":3,"op":"dance"}`,
 		`{"id":4,"op":"panic"}`,
@@ -144,7 +144,7 @@ func TestEveryRequestOfAStreamIsAnsweredOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fault := func(json.RawMessage) (any, *failure) { panic("secret") }
+	fault := func(json.RawMessage, *asker) (any, *failure) { panic("secret") }
 	operations := map[string]operation{"hello": hello, "yaml": readYAML, "panic": fault}
 	if err := serve(&in, &out, operations); err != nil {
 		t.Fatal(err)
@@ -162,8 +162,8 @@ func TestEveryRequestOfAStreamIsAnsweredOnce(t *testing.T) {
 		got[head.ID] = string(frame)
 	}
 	for id, want := range map[uint64]string{
-		1: `{"id":1,"result":{"protocol":1}}`,
-		2: `{"id":2,"error":{"kind":"protocol","message":"the agent speaks protocol 7, this engine 1"}}`,
+		1: `{"id":1,"result":{"protocol":2}}`,
+		2: `{"id":2,"error":{"kind":"protocol","message":"the agent speaks protocol 7, this engine 2"}}`,
 		3: `{"id":3,"error":{"kind":"protocol","message":"unknown operation \"dance\""}}`,
 		4: `{"id":4,"error":{"kind":"internal","message":"the engine panicked"}}`,
 		5: `{"id":5,"result":{"documents":[{"file":0,"index":0,"value":{"a":"\u003cb\u003e"}}]}}`,
