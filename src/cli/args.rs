@@ -16,6 +16,7 @@ use super::{
     doctor::DoctorVerb,
     get::GetVerb,
     man::ManVerb,
+    ready::ReadyVerb,
     register::RegisterVerb,
     reset::ResetVerb,
 };
@@ -62,6 +63,8 @@ pub enum Verb {
     Register(RegisterVerb),
     /// Check an agent's rights, registration and surroundings, and say how to mend what is wrong.
     Doctor(DoctorVerb),
+    /// Ask a replica of the agent or the controller whether it is ready.
+    Ready(ReadyVerb),
     /// Print the custom resource definitions.
     Crds,
     /// Print a script with which a shell completes flotilla's arguments.

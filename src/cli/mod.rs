@@ -23,6 +23,7 @@ mod glob;
 pub mod man;
 pub mod output;
 pub mod plan;
+pub mod ready;
 pub mod register;
 mod register_print;
 pub mod reset;
@@ -76,6 +77,7 @@ fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Reset(verb) => short(reset::run(&verb, out, &warn, &mut entropy, now())),
         Verb::Register(verb) => short(register::run(&verb, out, &warn, entropy())),
         Verb::Doctor(verb) => short(doctor::run(&verb, out, &now)),
+        Verb::Ready(verb) => short(ready::run(&verb, out)),
         Verb::Crds => crds::run(out),
         Verb::Completion { shell } => completion::run(shell, out),
         Verb::Man(verb) => man::run(&verb),

@@ -5,10 +5,10 @@
 
 use serde::Serialize;
 
-use super::{AttemptError, error, opening};
+use super::{AttemptError, error, load::Source, opening};
 use crate::{
     agent::dependencies,
-    api::{self, BundleDeployment, DeploymentId, ReleaseId, keys, manifest::Manifest, names},
+    api::{self, BundleDeployment, ReleaseId, names},
     downstream::{
         Downstream,
         release::{self, Record, ReleaseState},
@@ -99,22 +99,27 @@ pub async fn foresee(
     let history = store.history(namespace, &release).await.map_err(AttemptError::Release)?;
     let applied = unit.status.as_ref().map_or("", |status| status.applied_deployment_id.as_str());
     let rendered = if applied.is_empty() && !history.is_empty() {
-        let id = DeploymentId::parse(&unit.spec.deployment_id).manifest_id;
-        let content = at.upstream.content(&id).await.map_err(AttemptError::Load)?;
-        let manifest =
-            Manifest::from_content(&content).map_err(|source| AttemptError::Content { id, source })?;
-        let job = render::Job {
-            bd_name: name,
+        let source = Source {
+            name,
+            object: unit,
             options: &options,
-            manifest: &manifest,
+            namespace,
+            release: &release,
+            deployment: &unit.spec.deployment_id,
             scope: at.scope,
             agent_namespace: at.agent_namespace,
-            commit: unit.label(keys::COMMIT),
+            upstream: at.upstream,
+            downstream: at.downstream,
+            engine: at.engine,
         };
-        let mut rendered = render::render(at.engine, job).await.map_err(AttemptError::Render)?;
+        let inputs = source.load().await?;
+        let mut rendered =
+            render::render(at.engine, inputs.job(&source)).await.map_err(AttemptError::Render)?;
         let kinds = &at.downstream.kinds;
         if !options.target_namespace.is_empty() {
-            let wanted = rendered.objects.iter().map(|object| (&*object.api_version, &*object.kind));
+            let hooks = rendered.hooks.iter().map(|hook| &hook.object);
+            let all = rendered.objects.iter().chain(hooks);
+            let wanted = all.map(|object| (&*object.api_version, &*object.kind));
             kinds.prepare(wanted).await.map_err(AttemptError::Kinds)?;
             rendered.force_namespace(&options.target_namespace, kinds).map_err(AttemptError::Render)?;
         }
