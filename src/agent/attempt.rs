@@ -6,6 +6,7 @@
 //! claim still allows it.
 
 mod error;
+mod foresee;
 mod hooks;
 mod late;
 mod load;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 pub use error::AttemptError;
+pub use foresee::{Outlook, Prospect, foresee};
 pub(super) use hooks::stored as stored_hooks;
 use late::Late;
 pub use outcome::Ended;
@@ -197,7 +199,7 @@ impl Run {
     /// Everything before the release record: load, render, and what a chart wants before anything else.
     async fn prepare(&self) -> Result<Rendered, AttemptError> {
         error::supported(&self.job.object.spec, &self.options)?;
-        let inputs = self.load().await?;
+        let inputs = self.source().load().await?;
         let rendered = self.render(&inputs).await?;
         if rendered.crds.is_empty() || !inputs.is_install() {
             return self.checked(rendered).await;
@@ -205,14 +207,15 @@ impl Run {
         let installed = apply::install_crds(&self.job.ctx.downstream, &self.fence, &rendered.crds).await;
         if installed.map_err(AttemptError::Apply)? {
             // Templates may ask for kinds that are served only from now on.
-            let inputs = self.load().await?;
+            let inputs = self.source().load().await?;
             return self.checked(self.render(&inputs).await?).await;
         }
         self.checked(rendered).await
     }
 
     async fn render(&self, inputs: &load::Inputs) -> Result<Rendered, AttemptError> {
-        let job = inputs.job(self);
+        let source = self.source();
+        let job = inputs.job(&source);
         let mut rendered = render::render(&self.job.ctx.engine, job).await.map_err(AttemptError::Render)?;
         let kinds = &self.job.ctx.downstream.kinds;
         if !self.options.target_namespace.is_empty() {

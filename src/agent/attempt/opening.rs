@@ -12,6 +12,12 @@ use crate::{
     render::{Hook, Rendered},
 };
 
+/// Whether a release is what was rendered: the same objects, from the same version of the chart.
+pub(super) fn is_same(release: &release::Release, rendered: &Rendered) -> bool {
+    release.manifest == rendered.manifest
+        && release.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
+}
+
 impl Run {
     /// Opens the next revision, or adopts the one that is already as wanted.
     pub(super) async fn gate(&self, rendered: &Rendered) -> Result<Gate, AttemptError> {
@@ -21,10 +27,7 @@ impl Run {
         let _ = self.earlier.set(others.filter(|uid| *uid != self.fence.stamp.uid).collect());
         let never_applied =
             self.job.object.status.as_ref().is_none_or(|status| status.applied_deployment_id.is_empty());
-        let same = |release: &release::Release| {
-            release.manifest == rendered.manifest
-                && release.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
-        };
+        let same = |release: &release::Release| is_same(release, rendered);
         if never_applied && let ReleaseState::InSync { .. } = release::state(&history, bundle, same) {
             return Gate::adopt(store, &self.fence, bundle, history).await.map_err(AttemptError::Release);
         }
