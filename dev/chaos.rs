@@ -16,8 +16,8 @@ use anyhow::Context;
 use clap::Parser;
 
 use disorder::Settings;
-use harness::Tools;
 use harness::world::{self, Downstream, World};
+use harness::{Tools, program};
 
 /// Real processes on two real control planes, with everything going wrong that can, and a judge at the end.
 #[derive(Parser)]
@@ -57,21 +57,7 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let told = tokio::select! {
-        told = tell(&arguments) => told,
-        _ = tokio::signal::ctrl_c() => {
-            eprintln!("\ninterrupted");
-            return ExitCode::from(130);
-        }
-    };
-    match told {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("\nnot as promised: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::tell(tell(&Arguments::parse())).await
 }
 
 async fn tell(arguments: &Arguments) -> anyhow::Result<()> {

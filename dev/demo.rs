@@ -22,7 +22,7 @@ use clap::Parser;
 use harness::bundles::Bundle;
 use harness::replica::Replica;
 use harness::world::{self, Downstream, World};
-use harness::{Tools, fleet};
+use harness::{Tools, fleet, program};
 use progress::Clock;
 
 /// Worker slots of each replica: few, so that the bundles are spread in time and the claims can be watched.
@@ -45,23 +45,7 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let told = tokio::select! {
-        // First, because with --keep it waits for the same signal and takes it for an order, not for an interruption.
-        biased;
-        told = tell(&arguments) => told,
-        _ = tokio::signal::ctrl_c() => {
-            eprintln!("\ninterrupted");
-            return ExitCode::from(130);
-        }
-    };
-    match told {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("\nnot as promised: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::tell(tell(&Arguments::parse())).await
 }
 
 async fn tell(arguments: &Arguments) -> anyhow::Result<()> {

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
@@ -15,6 +15,7 @@ use kube::{Api, Client};
 mod harness;
 
 use harness::bundles::Bundle;
+use harness::records::releases;
 use harness::world::{Downstream, World};
 use harness::{GENEROUS, Tools, until};
 
@@ -71,7 +72,7 @@ async fn story(world: &World) -> anyhow::Result<()> {
 
     let client = world.downstream.admin().await?;
     until("the releases to be gone", GENEROUS, async || {
-        Ok((releases(&client).await? == ["neighbour"]).then_some(()))
+        Ok((releases(&client, NAMESPACE).await? == ["neighbour"]).then_some(()))
     })
     .await?;
     assert_eq!(maps(&client, "plain").await?, 0, "objects of a deleted bundle stay");
@@ -91,17 +92,6 @@ async fn story(world: &World) -> anyhow::Result<()> {
     units.until_ready(["plain", "neighbour"], BOUND).await?;
     assert_eq!(maps(&client, "plain").await?, 3);
     Ok(())
-}
-
-async fn releases(client: &Client) -> anyhow::Result<Vec<String>> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-    let list = secrets.list_metadata(&ListParams::default().labels("owner=helm")).await?;
-    let name = |labels: Option<std::collections::BTreeMap<String, String>>| labels?.get("name").cloned();
-    let mut names: Vec<String> =
-        list.items.into_iter().filter_map(|secret| name(secret.metadata.labels)).collect();
-    names.sort();
-    names.dedup();
-    Ok(names)
 }
 
 /// How many ConfigMaps of a bundle there are.

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A replica that freezes in the middle of its work and wakes up after others have gone on overwrites nothing.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
+use flotilla::api::keys;
 use flotilla::telemetry::events::reason;
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::events::v1::Event;
-use kube::Api;
-use kube::api::ListParams;
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
 
 #[path = "../dev/harness/mod.rs"]
 mod harness;
 
 use harness::bundles::Bundle;
 use harness::judge;
-use harness::records::Traces;
-use harness::world::{Downstream, World};
+use harness::records::{Trace, Traces};
+use harness::world::{Downstream, World, counter};
 use harness::{GENEROUS, Tools, until};
 
 const BUNDLE: &str = "ledger";
@@ -78,7 +82,7 @@ async fn story(world: &World) -> anyhow::Result<()> {
     assert_eq!(next.holder, "sleeper");
     sleeper.check()?;
 
-    it_is_told(world).await?;
+    it_is_said(world, reason::TAKEN_OVER).await?;
     assert_eq!(records.of(BUNDLE, BUNDLE), revisions, "the sleeper touched the release");
     assert!(!revisions[0].was_deployed(), "{:?}", revisions[0]);
     let judged = judge::verdict(&units.claims(), &records.all(), &[]);
@@ -99,13 +103,83 @@ async fn story(world: &World) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn it_is_told(world: &World) -> anyhow::Result<()> {
+/// The claim upstream stays the sleeper's own, so that nothing but the stamps can tell it that it is late.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_write_over_a_newer_claims_is_refused_counted_and_told() -> anyhow::Result<()> {
+    let tools = Tools::build(Tools::CONTROL_PLANE)?;
+    let binary = Path::new(env!("CARGO_BIN_EXE_flotilla"));
+    let world = World::start(binary, tools, Downstream::Bare).await?;
+    let result = late_write(&world).await;
+    world.conclude(result)
+}
+
+async fn late_write(world: &World) -> anyhow::Result<()> {
+    let (units, publisher) = (world.units().await?, world.publisher().await?);
+    let client = world.downstream.admin().await?;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), BUNDLE);
+    let traces = Traces::follow(client, BUNDLE).await?;
+    let mut sleeper = world.ready_replica("sleeper", 1).await?;
+    publisher.publish(&[Bundle::config_maps(BUNDLE, BUNDLE, OBJECTS, "1")]).await?;
+    units.until_ready([BUNDLE], BOUND).await?;
+    let second = Bundle::config_maps(BUNDLE, BUNDLE, OBJECTS, "2");
+    publisher.publish(std::slice::from_ref(&second)).await?;
+    let part = |all: &BTreeMap<String, Trace>| {
+        let done = all.values().filter(|trace| trace.versions.last().is_some_and(|version| version == "2"));
+        (done.count() >= FREEZE_AT).then_some(())
+    };
+    traces.until("a part of the second version", GENEROUS, part).await?;
+    sleeper.stop_signal()?;
+
+    // What a successor would leave: a version of the management cluster that is newer than the sleeper's claim.
+    let claim = units
+        .until_claim("the sleeper's claim", GENEROUS, |claim| claim.deployment == second.deployment_id())
+        .await?;
+    ensure!(claim.end.is_none(), "the replica was done before it could be frozen");
+    let newer = ConfigMap {
+        metadata: ObjectMeta { name: Some("newer".into()), ..ObjectMeta::default() },
+        ..ConfigMap::default()
+    };
+    let upstream: Api<ConfigMap> = Api::default_namespaced(world.upstream.admin().await?);
+    let epoch = upstream.create(&PostParams::default(), &newer).await?.resource_version().unwrap_or_default();
+    let stamp = format!("{}/{epoch}", claim.uid);
+    let patch = json!({"metadata": {"annotations": {keys::EPOCH_ANNOTATION: stamp}}});
+    let old = |map: &ConfigMap| map.data.as_ref().is_some_and(|data| data["version"] == "1");
+    let mut stamped = Vec::new();
+    for map in maps.list(&ListParams::default().labels(keys::HASH_LABEL)).await?.iter().filter(|map| old(map))
+    {
+        stamped.push(maps.patch(&map.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await?);
+    }
+    // Requests that were under way when it froze have landed, before the stamp or on it.
+    stamped.retain(old);
+    ensure!(!stamped.is_empty(), "the replica was done before it could be frozen");
+
+    sleeper.cont()?;
+    it_is_said(world, reason::STALE_WRITE_REFUSED).await?;
+    let count = counter(&sleeper, "flotilla_stale_writes_refused_total").await?;
+    assert_eq!(count, 1, "one deployment, given up at the first refusal");
+    // A claim of its own that is newer still ends it well, and only that.
+    units.until_ready([BUNDLE], BOUND).await?;
+    let last = units.claims().pop().context("a claim")?;
+    assert_ne!(last.nonce, claim.nonce);
+    let wanted = [claim.uid.clone() + "/" + &epoch, claim.uid.clone() + "/" + &last.epoch];
+    for name in stamped.iter().map(ResourceExt::name_any) {
+        let stamps = |all: &BTreeMap<String, Trace>| -> Option<Vec<String>> {
+            let stamps: Vec<String> = all.get(&name)?.stamps.iter().map(ToString::to_string).collect();
+            stamps.last().is_some_and(|last| *last == wanted[1]).then_some(stamps)
+        };
+        let stamps = traces.until("the last version", GENEROUS, stamps).await?;
+        assert_eq!(stamps[1..], wanted, "{name}");
+    }
+    Ok(())
+}
+
+async fn it_is_said(world: &World, what: &str) -> anyhow::Result<()> {
     let events: Api<Event> = Api::all(world.downstream.admin().await?);
     let told = |event: &Event| {
         let its = |note: &String| note.starts_with(&format!("bundle {BUNDLE}: "));
-        event.reason.as_deref() == Some(reason::TAKEN_OVER) && event.note.as_ref().is_some_and(its)
+        event.reason.as_deref() == Some(what) && event.note.as_ref().is_some_and(its)
     };
-    until("an Event about the takeover", GENEROUS, async || {
+    until(&format!("an Event {what}"), GENEROUS, async || {
         Ok(events.list(&ListParams::default()).await?.iter().any(told).then_some(()))
     })
     .await

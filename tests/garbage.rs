@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::ensure;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
@@ -14,13 +14,15 @@ use serde_json::json;
 mod harness;
 
 use harness::bundles::Bundle;
+use harness::records::releases;
 use harness::replica::Replica;
-use harness::world::{Downstream, World, get, ready};
+use harness::world::{Downstream, World, collected, get, ready};
 use harness::{GENEROUS, Tools, until};
 
 const BOUND: Duration = Duration::from_secs(120);
-/// Short, so that a test need not wait for minutes.
-const ARGUMENTS: &[&str] = &["--absence-grace=4s", "--mass-absence-grace=1h"];
+/// Short, so that a test need not wait for minutes: no longer than the collector rests between two passes, so that what
+/// is not held goes at the second.
+const ARGUMENTS: &[&str] = &["--absence-grace=1s", "--mass-absence-grace=1h"];
 /// More than ten, and more than a fifth.
 const MANY: usize = 14;
 
@@ -81,14 +83,16 @@ async fn what_moved_leaves_nothing_behind_unless_it_is_paused(
     client: &Client,
 ) -> anyhow::Result<()> {
     let (units, publisher) = (world.units().await?, world.publisher().await?);
-    let _agent = agent(world, "mover").await?;
+    let mover = agent(world, "mover").await?;
     let bundle = |namespace: &str| Bundle::config_maps("nomad", namespace, 2, "1");
     publisher.publish(&[bundle("here")]).await?;
     units.until_ready(["nomad"], BOUND).await?;
     let paused = Bundle { paused: true, ..bundle("there") };
     publisher.publish(std::slice::from_ref(&paused)).await?;
-    // Several passes of the collector.
-    tokio::time::sleep(Duration::from_secs(12)).await;
+    // What was published later is done: the paused one was seen and left.
+    publisher.publish(&[Bundle::config_maps("later", "there", 1, "1")]).await?;
+    units.until_ready(["later"], BOUND).await?;
+    collected(&mover, 2).await?;
     assert_eq!(objects(client, "here").await?, ["nomad-0", "nomad-1"], "paused: nothing is removed");
 
     publisher.publish(&[bundle("there")]).await?;
@@ -97,9 +101,10 @@ async fn what_moved_leaves_nothing_behind_unless_it_is_paused(
     })
     .await?;
     assert_eq!(objects(client, "here").await?, Vec::<String>::new());
-    assert_eq!(objects(client, "there").await?, ["nomad-0", "nomad-1"]);
-    assert_eq!(releases(client, "there").await?, ["nomad"]);
+    assert_eq!(objects(client, "there").await?, ["later-0", "nomad-0", "nomad-1"]);
+    assert_eq!(releases(client, "there").await?, ["later", "nomad"]);
     publisher.withdraw("nomad").await?;
+    publisher.withdraw("later").await?;
     until("the bundle to be gone", GENEROUS, async || {
         Ok(releases(client, "there").await?.is_empty().then_some(()))
     })
@@ -124,7 +129,8 @@ async fn many_at_once_are_held(world: &World, client: &Client) -> anyhow::Result
         Ok((code == 503 && text.contains("[-]absence failed: 14 ")).then_some(()))
     })
     .await?;
-    tokio::time::sleep(Duration::from_secs(12)).await;
+    // The first look made them missing, the next would remove them.
+    collected(&after, 3).await?;
     after.check()?;
     assert_eq!(releases(client, "mass").await?.len(), MANY + 2, "nothing is removed");
     // Whoever puts them back ends the hold.
@@ -140,16 +146,6 @@ async fn agent(world: &World, name: &str) -> anyhow::Result<Replica> {
     let mut replica = world.replica_with(name, 4, ARGUMENTS)?;
     ready(&mut replica).await?;
     Ok(replica)
-}
-
-async fn releases(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let list = secrets.list_metadata(&ListParams::default().labels("owner=helm")).await?;
-    let mut names: Vec<String> =
-        list.items.into_iter().filter_map(|secret| secret.metadata.labels?.get("name").cloned()).collect();
-    names.sort();
-    names.dedup();
-    Ok(names)
 }
 
 async fn objects(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {

@@ -11,13 +11,17 @@ use tokio::time::Instant;
 mod harness;
 
 use harness::bundles::Bundle;
+use harness::proxy::{Mode, Proxy, Way};
 use harness::units::{Claim, Units};
 use harness::world::{Downstream, World, ready};
-use harness::{GENEROUS, Tools};
+use harness::{GENEROUS, Tools, fleet};
 
 const BOUND: Duration = Duration::from_secs(120);
 /// From the end of the old claim to the new one.
 const HAND_OVER: Duration = Duration::from_secs(1);
+/// From SIGTERM to the end when nothing is answered: a grace of a second, and time to hand over and to leave; far less than
+/// what requests that time out one after another would take.
+const LAST: Duration = Duration::from_secs(15);
 /// A bundle large enough to be interrupted in the middle.
 const OBJECTS: usize = 400;
 
@@ -71,6 +75,51 @@ async fn story(world: &World) -> anyhow::Result<()> {
     let took = next.seen - asked;
     eprintln!("in a wait: taken up {took:?} after SIGTERM");
     ensure!(took <= HAND_OVER, "taken up only after {took:?}");
+    Ok(())
+}
+
+/// Its management cluster does not answer it any more; nobody else notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_whose_requests_get_no_answer_stops_all_the_same() -> anyhow::Result<()> {
+    let tools = Tools::build(Tools::CONTROL_PLANE)?;
+    let binary = Path::new(env!("CARGO_BIN_EXE_flotilla"));
+    let world = World::start(binary, tools, Downstream::Bare).await?;
+    let result = unanswered(&world).await;
+    world.conclude(result)
+}
+
+async fn unanswered(world: &World) -> anyhow::Result<()> {
+    let (units, publisher) = (world.units().await?, world.publisher().await?);
+    let proxy = Proxy::start(world.upstream.port).await?;
+    fleet::register_through(&world.upstream, &proxy.url(), &world.downstream, "shop").await?;
+    let start = async |name: &str, flags: &[&str]| {
+        let mut replica = world.replica_with(name, 4, flags)?;
+        proxy.introduce(name, replica.pid());
+        ready(&mut replica).await.map(|()| replica)
+    };
+    for (round, mode) in
+        [Mode::Stall(Way::Up), Mode::Stall(Way::Down), Mode::HalfOpen].into_iter().enumerate()
+    {
+        let (first, second, bundle) =
+            (format!("first-{round}"), format!("second-{round}"), format!("large-{round}"));
+        let mut stopped = start(&first, &["--shutdown-grace=1s"]).await?;
+        publisher.publish(&[Bundle::config_maps(&bundle, &bundle, OBJECTS, "1")]).await?;
+        let claim = units.until_claim("the first claim", GENEROUS, |claim| claim.unit == bundle).await?;
+        let peer = start(&second, &[]).await?;
+        ensure!(claim.end.is_none() && claim.holder == first, "{claim:?}");
+        proxy.set(&first, mode);
+        let asked = Instant::now();
+        stopped.term()?;
+        let status = tokio::time::timeout(GENEROUS, stopped.wait()).await.context("it did not end")??;
+        eprintln!("{mode:?}: ended {:?} after SIGTERM", asked.elapsed());
+        ensure!(status.success(), "it did not end well: {status}");
+        ensure!(asked.elapsed() <= LAST, "it ended only {:?} after SIGTERM", asked.elapsed());
+        // Its claim stayed, and with its Lease gone a peer need not wait for it to fall silent.
+        let next = next_claim(&units, &claim, &second).await?;
+        eprintln!("{mode:?}: taken up {:?} after SIGTERM", next.seen - asked);
+        units.until_ready([bundle.as_str()], BOUND).await?;
+        drop(peer);
+    }
     Ok(())
 }
 

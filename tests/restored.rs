@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A management cluster that went back in time: nothing is overwritten by guess, people are told, a person resets.
+//! A management cluster that is restored from a backup: nothing is overwritten by guess, nothing sticks unseen, people are
+//! told, a person resets.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use flotilla::api::keys;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -17,42 +18,78 @@ mod harness;
 
 use harness::bundles::Bundle;
 use harness::world::{Downstream, World, get, ready};
-use harness::{GENEROUS, Tools, until};
+use harness::{GENEROUS, Tools};
 
 const BOUND: Duration = Duration::from_secs(120);
 const NAMESPACE: &str = "vault";
-/// A version that this test's management cluster does not reach.
-const FUTURE: &str = "99999999";
+const BACKUP: &str = "backup";
+/// Versions of the lost time: more than what follows the restore uses up.
+const LOST: usize = 600;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_lost_future_stamped_is_told_and_reset_by_command() -> anyhow::Result<()> {
+    restored(Agent::StartsAfter).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_runs_through_a_restore_sticks_at_nothing_it_remembers() -> anyhow::Result<()> {
+    restored(Agent::RunsThrough).await
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Agent {
+    /// It knows nothing of the lost time.
+    StartsAfter,
+    /// It remembers versions that nobody else knows any more.
+    RunsThrough,
+}
+
+async fn restored(agent: Agent) -> anyhow::Result<()> {
     let tools = Tools::build(Tools::CONTROL_PLANE)?;
     let binary = Path::new(env!("CARGO_BIN_EXE_flotilla"));
-    let world = World::start(binary, tools, Downstream::Bare).await?;
-    let result = story(&world).await;
+    let mut world = World::start(binary, tools, Downstream::Bare).await?;
+    let result = story(&mut world, agent).await;
     world.conclude(result)
 }
 
-async fn story(world: &World) -> anyhow::Result<()> {
-    let (units, publisher) = (world.units().await?, world.publisher().await?);
+async fn story(world: &mut World, how: Agent) -> anyhow::Result<()> {
     let mut agent = world.ready_replica("agent", 4).await?;
-    publisher.publish(&[Bundle::config_maps("ledger", NAMESPACE, 3, "1")]).await?;
-    units.until_ready(["ledger"], BOUND).await?;
+    let ledger = |version: &str| Bundle::config_maps("ledger", NAMESPACE, 3, version);
+    deployed(world, &ledger("1")).await?;
+    deployed(world, &Bundle::config_maps("quiet", NAMESPACE, 1, "1")).await?;
+    let versions = async |world: &World| -> anyhow::Result<Vec<String>> {
+        let maps: Api<ConfigMap> = Api::namespaced(world.downstream.admin().await?, NAMESPACE);
+        let maps = maps.list(&ListParams::default().labels(keys::HASH_LABEL)).await?;
+        let its = maps.iter().filter(|map| map.name_any().starts_with("ledger-"));
+        Ok(its.map(|map| map.data.clone().unwrap_or_default()["version"].clone()).collect())
+    };
+    world.upstream.back_up(BACKUP).await?;
+    ready(&mut agent).await?;
 
-    // What the restored cluster would meet: everything was written by claims that it does not remember.
-    let uid = units.live()["ledger"].uid().unwrap_or_default();
-    let client = world.downstream.admin().await?;
-    let stamp = json!({"metadata": {"annotations": {keys::EPOCH_ANNOTATION: format!("{uid}/{FUTURE}")}}});
-    let (maps, secrets): (Api<ConfigMap>, Api<Secret>) =
-        (Api::namespaced(client.clone(), NAMESPACE), Api::namespaced(client, NAMESPACE));
-    for index in 0..3 {
-        maps.patch(&format!("ledger-{index}"), &PatchParams::default(), &Patch::Merge(&stamp)).await?;
+    // The time that will be lost.
+    let maps: Api<ConfigMap> = Api::default_namespaced(world.upstream.admin().await?);
+    for index in 0..LOST {
+        let change = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "clock"}, "data": {"index": index.to_string()}});
+        maps.patch("clock", &PatchParams::apply("test"), &Patch::Apply(&change)).await?;
     }
-    for record in secrets.list_metadata(&ListParams::default().labels("owner=helm")).await? {
-        secrets.patch_metadata(&record.name_any(), &PatchParams::default(), &Patch::Merge(&stamp)).await?;
+    deployed(world, &ledger("2")).await?;
+    deployed(world, &Bundle::config_maps("forgotten", NAMESPACE, 1, "1")).await?;
+    if how == Agent::StartsAfter {
+        agent.kill()?;
+    }
+    world.upstream.restore(BACKUP).await?;
+    ensure!(maps.get_opt("clock").await?.is_none(), "the store was not restored");
+    if how == Agent::StartsAfter {
+        agent = world.ready_replica("agent-after", 4).await?;
     }
 
-    publisher.publish(&[Bundle::config_maps("ledger", NAMESPACE, 3, "2")]).await?;
+    // What no lost stamp stands on goes on as ever.
+    deployed(world, &Bundle::config_maps("new", NAMESPACE, 1, "1")).await?;
+    assert_eq!(versions(world).await?, ["2"; 3], "nothing was overwritten by guess");
+
+    // Its status says that the first version is deployed, and it is not. Nobody need touch the bundle to learn that.
+    let units = world.units().await?;
     let told = units
         .until("the condition", GENEROUS, |live| {
             let condition = live.get("ledger")?.condition("Deployed")?.clone();
@@ -62,9 +99,7 @@ async fn story(world: &World) -> anyhow::Result<()> {
     ensure!(told.contains("flotilla reset ledger"), "{told}");
     let (code, text) = get(&format!("{}/readyz", agent.probe_url())).await?;
     ensure!(code == 503 && text.contains("[-]upstream-history failed"), "{code}: {text}");
-    for map in maps.list(&ListParams::default().labels(keys::HASH_LABEL)).await? {
-        assert_eq!(map.data.unwrap_or_default()["version"], "1", "overwritten by guess");
-    }
+    assert_eq!(versions(world).await?, ["2"; 3], "overwritten by guess");
 
     let output = Command::new(&world.binary)
         .args(["reset", "ledger", "--kubeconfig"])
@@ -74,13 +109,28 @@ async fn story(world: &World) -> anyhow::Result<()> {
         .output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    ensure!(said.contains("reset (4 stamps set to "), "{said}");
+    eprintln!("{how:?}: {said}");
+    ensure!(said.contains("ledger reset ("), "{said}");
     // At once, and not when its back-off ends.
     units.until_ready(["ledger"], GENEROUS).await?;
-    until("the second version", GENEROUS, async || {
-        let map = maps.get("ledger-0").await?;
-        Ok((map.data.unwrap_or_default()["version"] == "2").then_some(()))
-    })
-    .await?;
+    assert_eq!(versions(world).await?, ["1"; 3], "what the restored cluster wants");
+    deployed(world, &ledger("3")).await?;
+    assert_eq!(versions(world).await?, ["3"; 3]);
+    units.until_ready(["quiet", "new"], GENEROUS).await?;
+    // Deployed in the lost time, and absent since: absence is no order.
+    let maps: Api<ConfigMap> = Api::namespaced(world.downstream.admin().await?, NAMESPACE);
+    maps.get("forgotten-0").await?;
     ready(&mut agent).await
+}
+
+/// Publishes a bundle and waits until it is deployed. Looks anew each time: who watches has a memory of its own.
+async fn deployed(world: &World, bundle: &Bundle) -> anyhow::Result<()> {
+    let units = world.units().await?;
+    world.publisher().await?.publish(std::slice::from_ref(bundle)).await?;
+    let id = bundle.deployment_id();
+    let done = |live: &harness::units::Live| {
+        let unit = live.get(&bundle.name)?;
+        (unit.spec.deployment_id == id && harness::units::is_ready(unit)).then_some(())
+    };
+    units.until(&format!("{} to be deployed", bundle.name), BOUND, done).await
 }

@@ -15,7 +15,7 @@ use kube::{Api, ResourceExt};
 mod harness;
 
 use harness::bundles::{Bundle, Publisher};
-use harness::records::Records;
+use harness::records::{self, Records};
 use harness::units::{Units, is_applied, is_ready};
 use harness::world::{Downstream, World, settled_audit};
 use harness::{AuditEntry, GENEROUS, Tools, until};
@@ -118,14 +118,9 @@ impl Story<'_> {
         let records = self.records.of("ledger", "ledger");
         let last: Vec<_> = records.iter().rev().take(2).map(|record| record.states.last().cloned()).collect();
         assert_eq!(last, [Some("deployed".to_owned()), Some("superseded".to_owned())]);
-        assert_eq!(self.live_records("ledger").await?, 2, "history");
+        let left = records::standing(&self.world.downstream.admin().await?, "ledger").await?;
+        assert_eq!(left.len(), 2, "history: {left:?}");
         Ok(())
-    }
-
-    async fn live_records(&self, namespace: &str) -> anyhow::Result<usize> {
-        use k8s_openapi::api::core::v1::Secret;
-        let api: Api<Secret> = Api::namespaced(self.world.downstream.admin().await?, namespace);
-        Ok(api.list_metadata(&ListParams::default().labels("owner=helm")).await?.items.len())
     }
 
     async fn what_was_dropped_goes_also_after_a_failed_attempt(&self) -> anyhow::Result<()> {

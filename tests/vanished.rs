@@ -13,12 +13,15 @@ use kube::{Api, Client, ResourceExt};
 mod harness;
 
 use harness::bundles::Bundle;
+use harness::replica::Replica;
 use harness::world::{Downstream, World, get, ready};
 use harness::{GENEROUS, Tools, fleet, until};
 
 const BOUND: Duration = Duration::from_secs(120);
 const BUNDLES: usize = 15;
 const NAMESPACE: &str = "shelf";
+/// What the log says of a removal that is held.
+const REFUSED: &str = "the release is not removed yet; it is tried again";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_kind_uninstalls_nothing() -> anyhow::Result<()> {
@@ -32,7 +35,7 @@ async fn a_removed_kind_uninstalls_nothing() -> anyhow::Result<()> {
 async fn story(world: &World) -> anyhow::Result<()> {
     let (units, publisher) = (world.units().await?, world.publisher().await?);
     let client = world.downstream.admin().await?;
-    let mut replicas = Vec::new();
+    let mut replicas: Vec<Replica> = Vec::new();
     for name in ["one", "two"] {
         let mut replica = world.replica_with(name, 4, &["--absence-grace=3s"])?;
         ready(&mut replica).await?;
@@ -55,8 +58,17 @@ async fn story(world: &World) -> anyhow::Result<()> {
         })
         .await?;
     }
-    // Longer than the grace of single units, and several tries of a removal.
-    tokio::time::sleep(Duration::from_secs(15)).await;
+    // Each was tried and refused, and refused again after a rest longer than the grace of single units.
+    until("each removal to be refused twice", GENEROUS, async || {
+        let refused = |replica: &Replica, unit: &str| {
+            let log = replica.log();
+            let of_it = format!("\"unit\":\"{unit}\"");
+            log.lines().filter(|line| line.contains(REFUSED) && line.contains(&of_it)).count()
+        };
+        let all = |replica| bundles.iter().all(|bundle| refused(replica, &bundle.name) >= 2);
+        Ok(replicas.iter().all(all).then_some(()))
+    })
+    .await?;
     assert_eq!(objects(&client).await?, before, "something was uninstalled or made anew");
 
     fleet::install_crds(&world.upstream, &world.binary).await?;

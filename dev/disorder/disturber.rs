@@ -255,6 +255,19 @@ impl<'a> Disturber<'a> {
         self.tick()
     }
 
+    /// Ends every process; only the servers are left.
+    pub fn end(&mut self) {
+        self.controller = None;
+        for member in self.members.values_mut() {
+            member.replica = None;
+        }
+    }
+
+    /// The servers.
+    pub fn world(&self) -> &World {
+        self.world
+    }
+
     /// Brings back what is due.
     fn tick(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();

@@ -105,6 +105,19 @@ impl Stream {
     }
 }
 
+/// Every version there ever was of what is `wanted`, in order, up to now.
+pub async fn history(url: &str, wanted: impl Fn(&str) -> bool + Copy) -> anyhow::Result<Vec<Version>> {
+    let end = revision(url).await?;
+    let mut stream = Stream::open(url, 1).await?;
+    let (mut history, mut last) = (Vec::new(), 0);
+    while last < end {
+        let (reached, versions) = stream.next(wanted).await?;
+        history.extend(versions.into_iter().filter(|version| version.revision <= end));
+        last = last.max(reached);
+    }
+    Ok(history)
+}
+
 /// The revision of the store now.
 pub async fn revision(url: &str) -> anyhow::Result<u64> {
     let mut request = range();

@@ -41,6 +41,14 @@ pub struct Judgement {
     pub from_the_living: Vec<String>,
     /// Processes that ended although nobody told them to.
     pub crashes: Vec<String>,
+    /// What the store and the audit logs tell differently.
+    pub disagreements: Vec<String>,
+    /// Versions that both tell.
+    pub audited: usize,
+    /// Of these, such as only a request without a clear outcome accounts for.
+    pub unanswered: usize,
+    /// Writes that the servers refused for their precondition.
+    pub refused: usize,
     /// Claims made.
     pub claims: usize,
     /// Revisions opened.
@@ -63,7 +71,7 @@ pub struct Judgement {
 
 impl Judgement {
     /// What must be nothing, by name.
-    pub fn zeros(&self) -> [(&'static str, &[String]); 8] {
+    pub fn zeros(&self) -> [(&'static str, &[String]); 9] {
         [
             ("double deployments", &self.doubles),
             ("stale writes", &self.stale),
@@ -73,6 +81,7 @@ impl Judgement {
             ("claims left", &self.claims_left),
             ("claims taken from the living", &self.from_the_living),
             ("crashes", &self.crashes),
+            ("disagreements of store and audit logs", &self.disagreements),
         ]
     }
 }
@@ -111,6 +120,7 @@ pub fn judge(evidence: &Evidence, story: &Story, done: &Done, promises: Promises
         late_creates,
         after_kill,
         after_freeze,
+        ..Judgement::default()
     }
 }
 

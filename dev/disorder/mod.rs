@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Chaos: real processes on two real control planes, with everything going wrong that can, and a judge.
 
+pub mod audited;
 pub mod disturber;
-mod etcd;
+pub mod etcd;
+mod examine;
 pub mod faults;
 pub mod judgement;
 pub mod load;
@@ -98,7 +100,11 @@ impl Settings {
 
 /// What the control planes must be told.
 pub fn options() -> Options {
-    Options { apiserver_args: etcd::APISERVER_ARGUMENTS.map(str::to_owned).to_vec(), ..Options::default() }
+    Options {
+        apiserver_args: etcd::APISERVER_ARGUMENTS.map(str::to_owned).to_vec(),
+        audit_policy: Some(audited::POLICY),
+        ..Options::default()
+    }
 }
 
 /// Runs it: load and faults for a time, then calm, then the judge.
@@ -166,7 +172,12 @@ pub async fn run(world: &mut World, settings: &Settings) -> anyhow::Result<Repor
 
     let promises = Promises { ttl: settings.ttl, claim_timeout: settings.claim_timeout };
     let story = lock(&story).clone();
-    let judgement = witness.look(|evidence| judgement::judge(evidence, &story, &disturber.done, promises));
+    let mut judgement =
+        witness.look(|evidence| judgement::judge(evidence, &story, &disturber.done, promises));
+    // Nobody writes any more.
+    disturber.end();
+    witness.settled().await?;
+    examine::examine(disturber.world(), &witness, &story, promises, &mut judgement).await?;
     let report = Report::new(settings, &disturber, story, judgement, settled, renewed.len());
     drop(disturber);
     if report.verdict().is_err() {

@@ -112,8 +112,7 @@ impl Witness {
         let tasks = stores
             .iter()
             .map(|(plane, url)| {
-                let units = format!("{UNITS}{namespace}/");
-                tokio::spawn(follow(plane, url.clone(), units, evidence.clone()))
+                tokio::spawn(follow(plane, url.clone(), units_of(namespace), evidence.clone()))
             })
             .collect();
         Witness { evidence, stores, tasks }
@@ -143,15 +142,25 @@ fn lock(evidence: &Mutex<Evidence>) -> MutexGuard<'_, Evidence> {
     evidence.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-async fn follow(plane: &'static str, url: String, units: String, evidence: Arc<Mutex<Evidence>>) {
-    let wanted = |key: &str| match plane {
-        "upstream" => key.starts_with(&units),
+/// Whether the judge looks at what is at this path: units upstream, objects and release records downstream.
+pub fn is_judged(plane: &str, units: &str, key: &str) -> bool {
+    match plane {
+        "upstream" => key.starts_with(units),
         _ => {
             OBJECTS.iter().any(|kind| key.starts_with(kind))
-                || key.starts_with(SESSIONS)
                 || (key.starts_with(RECORDS) && key.contains("/sh.helm.release.v1."))
         }
-    };
+    }
+}
+
+/// The path of the units of a namespace.
+pub fn units_of(namespace: &str) -> String {
+    format!("{UNITS}{namespace}/")
+}
+
+async fn follow(plane: &'static str, url: String, units: String, evidence: Arc<Mutex<Evidence>>) {
+    let wanted =
+        |key: &str| is_judged(plane, &units, key) || (plane == "downstream" && key.starts_with(SESSIONS));
     let mut last = 0;
     loop {
         if let Ok(mut stream) = Stream::open(&url, last + 1).await {
@@ -221,7 +230,8 @@ impl Evidence {
         text
     }
 
-    fn take(&mut self, version: Version, units: &str) {
+    /// One more version; `units` is the path of the units.
+    pub fn take(&mut self, version: Version, units: &str) {
         if let Some(name) = version.key.strip_prefix(units) {
             let name = name.to_owned();
             self.take_unit(&name, version);

@@ -25,6 +25,8 @@ pub struct Options {
     pub lifetime: Lifetime,
     /// Further arguments of kube-apiserver; a repeated flag overrides the harness' own.
     pub apiserver_args: Vec<String>,
+    /// Another audit policy than that of [`AuditEntry`]; [`ControlPlane::audit`] is of no use then.
+    pub audit_policy: Option<&'static str>,
 }
 
 /// A running etcd and kube-apiserver. Dropping it kills them; the directory stays, with logs and audit log.
@@ -39,6 +41,7 @@ pub struct ControlPlane {
     pub(super) authority: Authority,
     bin: PathBuf,
     etcd_url: String,
+    etcd_peer_url: String,
     // In the order in which they are to be ended.
     pub(super) workloads: Vec<Process>,
     apiserver: Option<Process>,
@@ -56,18 +59,19 @@ impl ControlPlane {
     ) -> anyhow::Result<ControlPlane> {
         fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
         let dir = dir.canonicalize()?;
-        let port = Port::reserve()?;
+        let (port, client, peer) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
         let mut plane = ControlPlane {
             name: name.into(),
             port: port.number(),
             options,
             authority: Authority::new(name)?,
             bin: tools.bin.clone(),
-            etcd_url: String::new(),
+            etcd_url: format!("http://127.0.0.1:{}", client.number()),
+            etcd_peer_url: format!("http://127.0.0.1:{}", peer.number()),
             workloads: Vec::new(),
             apiserver: None,
             etcd: None,
-            ports: vec![port],
+            ports: vec![port, client, peer],
             dir,
         };
         plane.write_files()?;
@@ -115,7 +119,12 @@ impl ControlPlane {
 
     /// Every request answered so far. The server writes an entry *after* its answer: look with `until`.
     pub fn audit(&self) -> anyhow::Result<Vec<AuditEntry>> {
-        audit::read(&self.dir.join("audit.log"))
+        audit::read(&self.audit_log())
+    }
+
+    /// Where the audit log is.
+    pub fn audit_log(&self) -> PathBuf {
+        self.dir.join("audit.log")
     }
 
     /// The pid of kube-apiserver, to freeze it, or to read its CPU time.
@@ -141,6 +150,36 @@ impl ControlPlane {
             apiserver.kill()?;
         }
         self.start_apiserver().await
+    }
+
+    /// Stops both servers and keeps a copy of the store under `name`; then both start again.
+    pub async fn back_up(&mut self, name: &str) -> anyhow::Result<()> {
+        self.halt()?;
+        copy_dir(&self.data(), &self.dir.join(name))?;
+        self.start_etcd()?;
+        self.start_apiserver().await
+    }
+
+    /// Stops both servers, puts the copy of [`ControlPlane::back_up`] in the store's place and starts both again:
+    /// everything written since is forgotten, and resourceVersions are given out a second time.
+    pub async fn restore(&mut self, name: &str) -> anyhow::Result<()> {
+        self.halt()?;
+        fs::remove_dir_all(self.data())?;
+        copy_dir(&self.dir.join(name), &self.data())?;
+        self.start_etcd()?;
+        self.start_apiserver().await
+    }
+
+    fn halt(&mut self) -> anyhow::Result<()> {
+        for process in [self.apiserver.take(), self.etcd.take()].iter_mut().flatten() {
+            process.kill()?;
+        }
+        Ok(())
+    }
+
+    /// Where etcd keeps everything.
+    fn data(&self) -> PathBuf {
+        self.dir.join("etcd")
     }
 
     /// Ends all processes, those that need others first.
@@ -182,7 +221,7 @@ impl ControlPlane {
             ("server.key", &server.key),
             ("tokens.pub", &token_public),
             ("tokens.key", &token_private),
-            ("audit-policy.yaml", audit::POLICY),
+            ("audit-policy.yaml", self.options.audit_policy.unwrap_or(audit::POLICY)),
         ] {
             pki::write_private(&self.dir.join(file), text)?;
         }
@@ -191,13 +230,11 @@ impl ControlPlane {
     }
 
     fn start_etcd(&mut self) -> anyhow::Result<()> {
-        let (client, peer) = (Port::reserve()?, Port::reserve()?);
-        self.etcd_url = format!("http://127.0.0.1:{}", client.number());
-        let peer_url = format!("http://127.0.0.1:{}", peer.number());
+        let peer_url = &self.etcd_peer_url;
         let mut command = Command::new(self.bin.join("etcd"));
         command
             .arg("--name=etcd")
-            .arg(format!("--data-dir={}", self.dir.join("etcd").display()))
+            .arg(format!("--data-dir={}", self.data().display()))
             .args([format!("--listen-client-urls={0}", self.etcd_url)])
             .args([format!("--advertise-client-urls={0}", self.etcd_url)])
             .args([format!("--listen-peer-urls={peer_url}")])
@@ -205,7 +242,6 @@ impl ControlPlane {
             .args([format!("--initial-cluster=etcd={peer_url}")])
             .args(["--unsafe-no-fsync", "--log-level=warn", "--quota-backend-bytes=8589934592"]);
         self.etcd = Some(self.spawn("etcd", command)?);
-        self.ports.extend([client, peer]);
         Ok(())
     }
 
@@ -253,6 +289,19 @@ impl ControlPlane {
         self.apiserver = Some(process);
         Ok(())
     }
+}
+
+fn copy_dir(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let entry = entry?;
+        let copy = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_dir(&entry.path(), &copy)?,
+            false => drop(fs::copy(entry.path(), &copy)?),
+        }
+    }
+    Ok(())
 }
 
 /// Waits until the server is ready and has made the namespaces every cluster has; fails at once when it ends.

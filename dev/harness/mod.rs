@@ -20,6 +20,7 @@ mod kubeconfig;
 mod pki;
 mod ports;
 mod process;
+pub mod program;
 pub mod proxy;
 pub mod records;
 pub mod replica;

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::Context;
 use flotilla::api::keys;
 use flotilla::protocol::Stamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
@@ -44,6 +46,32 @@ impl Record {
     }
 }
 
+/// The selector of Helm's release records.
+const RECORDS: &str = "owner=helm";
+
+/// Name and revision of every release record that a namespace holds now, by a list, in order.
+pub async fn standing(downstream: &Client, namespace: &str) -> anyhow::Result<Vec<(String, u32)>> {
+    let secrets: Api<Secret> = Api::namespaced(downstream.clone(), namespace);
+    let list = secrets.list_metadata(&ListParams::default().labels(RECORDS)).await?;
+    let label = |secret: &PartialObjectMeta<Secret>, key: &str| secret.labels().get(key).cloned();
+    let mut records = Vec::new();
+    for secret in &list.items {
+        let revision = label(secret, "version").and_then(|text| text.parse().ok());
+        let name = label(secret, "name").zip(revision);
+        records.push(name.with_context(|| format!("{} has no labels of a record", secret.name_any()))?);
+    }
+    records.sort();
+    Ok(records)
+}
+
+/// The names of the releases that a namespace holds now, each once, in order.
+pub async fn releases(downstream: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
+    let mut names: Vec<String> =
+        standing(downstream, namespace).await?.into_iter().map(|(name, _)| name).collect();
+    names.dedup();
+    Ok(names)
+}
+
 type Table = BTreeMap<(String, String, u32), Record>;
 
 /// All release records of a cluster, deleted ones included.
@@ -53,7 +81,7 @@ impl Records {
     /// Starts to watch, and waits for the first complete list.
     pub async fn follow(downstream: Client) -> anyhow::Result<Records> {
         let secrets: Api<PartialObjectMeta<Secret>> = Api::all(downstream);
-        let config = watcher::Config::default().labels("owner=helm");
+        let config = watcher::Config::default().labels(RECORDS);
         let events = watcher::watcher(secrets, config);
         let memory = Memory::start(events, |table: &mut Table, event| {
             if let Event::Apply(secret) | Event::InitApply(secret) = event {

@@ -196,6 +196,24 @@ pub async fn ready(instance: &mut Instance) -> anyhow::Result<()> {
     .await?
 }
 
+/// The value of a counter without labels, as the process serves it now.
+pub async fn counter(instance: &Instance, name: &str) -> anyhow::Result<u64> {
+    let (_, text) = get(&instance.metrics_url()).await?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.with_context(|| format!("{name} is not among the metrics"))?.parse().context("a counter")
+}
+
+/// Waits until `instance` has looked at all releases `passes` times, from beginning to end, after this call.
+pub async fn collected(instance: &Instance, passes: u64) -> anyhow::Result<()> {
+    const PASSES: &str = "flotilla_garbage_collections_total";
+    // One may be under way that began before.
+    let wanted = counter(instance, PASSES).await? + 1 + passes;
+    until("the collector to come round", GENEROUS, async || {
+        Ok((counter(instance, PASSES).await? >= wanted).then_some(()))
+    })
+    .await
+}
+
 /// GETs a plain `http://127.0.0.1:PORT/PATH`: status and body.
 pub async fn get(url: &str) -> anyhow::Result<(u16, String)> {
     let rest = url.strip_prefix("http://").context("only plain HTTP")?;

@@ -44,7 +44,7 @@ use crate::{
         live::LiveStore,
         objects::Identity,
         prune,
-        release::{Gate, Operation},
+        release::{Gate, Operation, Record},
         removal::{Gone, Removed},
     },
     monitor::{self, Evaluation, Judge, Key},
@@ -256,8 +256,9 @@ impl Run {
     /// Apply, prune, wait, observe.
     async fn place(&self, rendered: &Rendered, gate: &Gate) -> Result<(Plan, Evaluation), AttemptError> {
         let ctx = &self.job.ctx;
-        let before = self.objects_before(gate).await?;
-        self.apply(rendered, &before, gate).await?;
+        let before = self.objects_of(gate.before()).await?;
+        let owned = self.objects_of(gate.deployed_before()).await?;
+        self.apply(rendered, &owned, gate).await?;
         self.prune(rendered, &before, gate).await?;
         let desired =
             plan::keys(ctx, &rendered.objects, &self.namespace).await.map_err(AttemptError::Observe)?;
@@ -294,7 +295,7 @@ impl Run {
     async fn apply(
         &self,
         rendered: &Rendered,
-        before: &[render::Object],
+        owned: &[render::Object],
         gate: &Gate,
     ) -> Result<(), AttemptError> {
         let ctx = &self.job.ctx;
@@ -306,7 +307,7 @@ impl Run {
                 ctx.live.ensure(&kind.resource);
             }
         }
-        let previous = Identity::of_all(before, &ctx.downstream.kinds, &self.namespace);
+        let previous = Identity::of_all(owned, &ctx.downstream.kinds, &self.namespace);
         let owner = Owner {
             namespace: &self.namespace,
             name: &self.release,
@@ -380,10 +381,13 @@ impl Run {
         }
     }
 
-    /// The objects of the last deployed revision and of every later attempt.
-    async fn objects_before(&self, gate: &Gate) -> Result<Vec<render::Object>, AttemptError> {
+    /// The objects that these revisions list.
+    async fn objects_of(
+        &self,
+        records: impl IntoIterator<Item = &Record>,
+    ) -> Result<Vec<render::Object>, AttemptError> {
         let mut objects = Vec::new();
-        for record in gate.before() {
+        for record in records {
             let Ok(release) = &record.release else { continue };
             let stored = render::parse_manifest(&self.job.ctx.engine, &release.manifest).await;
             objects.extend(stored.map_err(AttemptError::Render)?);

@@ -33,6 +33,8 @@ pub struct Context {
     pub holder: Holder,
     /// Whether the session Lease is renewed.
     pub session: SessionHealth,
+    /// Makes the next renewal come at once.
+    pub session_news: Arc<tokio::sync::Notify>,
     /// Time between its renewals.
     pub session_renew: Duration,
     /// Settings of the protocol.

@@ -15,8 +15,9 @@ use super::{
     attempt::{AttemptError, Job},
     context::Context,
     inbox::Name,
+    plan::Plan,
 };
-use crate::{downstream::fence::Fenced, upstream};
+use crate::{api::BundleDeployment, downstream::fence::Fenced, protocol::Epoch, upstream};
 
 /// The part of `/readyz` that tells of it.
 const PART: &str = "upstream-history";
@@ -43,6 +44,27 @@ pub(super) async fn explain(job: &Job, error: AttemptError) -> AttemptError {
             AttemptError::WentBack { object, stamped, newest, name: job.name.to_string() }
         }
         Ok(_) | Err(_) => error,
+    }
+}
+
+/// Whether an object of a unit at rest was written under a claim that came after everything the management cluster knows:
+/// then what is deployed is not what the unit's status says.
+pub(super) async fn is_lost(ctx: &Context, unit: &BundleDeployment, plan: &Plan) -> bool {
+    let (uid, version) = (unit.metadata.uid.as_deref(), unit.metadata.resource_version.as_deref());
+    let (Some(uid), Some(version)) = (uid, version) else { return false };
+    let version = Epoch::from(version);
+    let stamps = plan.desired.iter().filter_map(|key| ctx.live.get(key)?.stamp.clone());
+    let newest_stamp = stamps
+        .filter(|stamp| stamp.uid.0 == uid && stamp.epoch > version)
+        .max_by(|a, b| a.epoch.cmp(&b.epoch));
+    // Usually the unit is only known at an older version than it has by now.
+    let Some(stamped) = newest_stamp else { return false };
+    match ctx.upstream.newest_version().await {
+        Ok(newest) => newest < stamped.epoch,
+        Err(cause) => {
+            debug!(cause = upstream::chain(&cause), "cannot compare a stamp with the management cluster");
+            false
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use tracing::{debug, warn};
 
 use super::{
     context::Context,
+    history,
     inbox::{Message, Name},
     plan::{self, Plan, PlanError},
     replica::Replica,
@@ -80,6 +81,8 @@ pub enum Outcome {
     },
     /// The release record is gone: deploy again.
     RecordGone,
+    /// The management cluster forgot what was deployed last: a new deployment will be refused, and that is told.
+    HistoryLost,
     /// Somebody wrote meanwhile, or the look failed.
     Again(Option<String>),
 }
@@ -173,6 +176,10 @@ impl Replica {
                 entry.monitored.plan = None;
                 self.feed(name, Input::Redeploy);
             }
+            Outcome::HistoryLost => {
+                warn!(unit = %name, "the management cluster does not know what was deployed last: trying to deploy what it wants");
+                self.feed(name, Input::Redeploy);
+            }
             Outcome::Again(cause) => {
                 if let Some(cause) = cause {
                     warn!(unit = %name, cause, "cannot look at what was deployed; it is tried again");
@@ -210,6 +217,7 @@ async fn look(
         },
     };
     match plan::evaluate(ctx, name, object, &plan).await {
+        Ok(_) if history::is_lost(ctx, object, &plan).await => Outcome::HistoryLost,
         Ok(evaluation) => {
             let changes_in =
                 evaluation.changes_at.map(|moment| (moment - ctx.clock.wall()).to_std().unwrap_or_default());

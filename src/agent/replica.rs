@@ -189,7 +189,9 @@ impl Replica {
             Phase::Draining => {
                 info!("no new claims: stopping");
                 self.draining = true;
+                // Told before anything is handed over: no peer then leaves this replica a head start.
                 self.ctx.free_slots.store(0, Ordering::Relaxed);
+                self.ctx.session_news.notify_one();
                 // A wait for readiness has no end in sight: handed over at once, also one just being entered.
                 let waits = |unit: &Unit| {
                     matches!(
@@ -205,11 +207,16 @@ impl Replica {
                 self.feed_where(|unit| matches!(unit.work, Work::Running { .. }), Input::Stop);
                 self.is_quiet()
             }
+            Phase::Leave => {
+                let left = self.units.values().filter(|entry| !is_quiet(entry)).count();
+                warn!(left, "no answer to the last requests: leaving without");
+                true
+            }
         }
     }
 
     fn is_quiet(&self) -> bool {
-        self.units.values().all(|entry| !entry.unit.is_busy() && !entry.monitored.is_busy())
+        self.units.values().all(is_quiet)
     }
 
     fn take(&mut self, message: Message) {
@@ -249,6 +256,7 @@ impl Replica {
                 }
             }
             Message::Collected { memory, again } => {
+                self.ctx.metrics.garbage_collection();
                 self.collector.ended(memory, self.ctx.clock.now(), again);
             }
         }
@@ -336,6 +344,11 @@ impl Replica {
     fn execute(&mut self, name: &Name, effect: Effect) {
         super::execute::execute(self, name, effect);
     }
+}
+
+/// Nothing of a unit is under way.
+fn is_quiet(entry: &Entry) -> bool {
+    !entry.unit.is_busy() && !entry.monitored.is_busy()
 }
 
 fn is_at(object: &BundleDeployment, latest: &Snapshot) -> bool {

@@ -8,7 +8,6 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{Client, Config, config::KubeConfigOptions};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -35,7 +34,7 @@ use crate::{
         events::{self, Events, EventsConfig},
         probes::{self, Addresses, Health, ServeError},
     },
-    upstream::{self, Upstream, UpstreamError},
+    upstream::{self, ConnectError, Upstream, UpstreamError},
 };
 
 /// One downstream request's limit; with it a write of a frozen holder cannot land later than TTL and this.
@@ -43,22 +42,16 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Looks of monitoring at once.
 const MONITORS: usize = 16;
 /// Time to delete the session Lease at the very end.
-const LEAVE: Duration = Duration::from_secs(3);
+const LEAVE: Duration = Duration::from_secs(2);
 /// Time between two looks for Leases that nobody keeps.
 const SWEEP: Duration = Duration::from_secs(60);
 
 /// Why an agent ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The kubeconfig of this cluster is of no use.
-    #[error("cannot use the kubeconfig of this cluster")]
-    Kubeconfig(#[source] kube::config::KubeconfigError),
-    /// Neither a kubeconfig nor a pod's account.
-    #[error("no kubeconfig given, and this is not a pod with an account")]
-    InCluster(#[source] kube::config::InClusterError),
-    /// No client.
-    #[error("cannot make a client for this cluster")]
-    Client(#[source] kube::Error),
+    /// This cluster cannot be used.
+    #[error("cannot connect to this cluster")]
+    Downstream(#[source] ConnectError),
     /// The cluster is not registered.
     #[error("cannot start without a registration")]
     Registration(#[source] RegistrationError),
@@ -96,7 +89,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         .await
         .map_err(AgentError::Serve)?;
 
-    let client = downstream_client(&args).await?;
+    let client = upstream::client(args.kubeconfig.as_deref()).await.map_err(AgentError::Downstream)?;
     let registration =
         until_it_passes(&health, async || registration::existing(&client, &args.namespace).await)
             .await
@@ -162,6 +155,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         session_id: session_id.clone(),
         holder,
         session: session.health(),
+        session_news: session.news(),
         session_renew: args.session_renew,
         protocol: protocol::Config {
             ttl: args.session_ttl,
@@ -208,21 +202,6 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
     info!(session = %session_id, "replica stopped");
     stop.cancel();
     Ok(())
-}
-
-async fn downstream_client(args: &AgentArgs) -> Result<Client, AgentError> {
-    let mut config = match &args.kubeconfig {
-        Some(path) => {
-            let file = kube::config::Kubeconfig::read_from(path).map_err(AgentError::Kubeconfig)?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .map_err(AgentError::Kubeconfig)?
-        }
-        None => Config::incluster().map_err(AgentError::InCluster)?,
-    };
-    // Every write carries a precondition that its own repetition would trip over.
-    config.default_retry = false;
-    Client::try_from(config).map_err(AgentError::Client)
 }
 
 /// What Events are about that have no release record to be about: the agent's pod, or its registration.

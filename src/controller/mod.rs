@@ -9,7 +9,6 @@ mod watched;
 
 use std::time::Duration;
 
-use kube::{Client, Config, config::KubeConfigOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -22,6 +21,7 @@ use crate::{
         events::{Events, EventsConfig},
         probes::{self, Addresses, Health, ServeError},
     },
+    upstream::{self, ConnectError},
 };
 
 /// `reportingComponent` of the controller's Events.
@@ -33,14 +33,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
     /// No cluster to watch.
-    #[error("cannot use the kubeconfig of the management cluster")]
-    Kubeconfig(#[source] kube::config::KubeconfigError),
-    /// Neither a kubeconfig nor a pod's account.
-    #[error("no kubeconfig given, and this is not a pod with an account")]
-    InCluster(#[source] kube::config::InClusterError),
-    /// No client.
-    #[error("cannot make a client for the management cluster")]
-    Client(#[source] kube::Error),
+    #[error("cannot connect to the management cluster")]
+    Connect(#[source] ConnectError),
     /// Probes and metrics.
     #[error("cannot serve probes and metrics")]
     Serve(#[source] ServeError),
@@ -51,18 +45,7 @@ pub enum ControllerError {
 
 /// Runs until SIGTERM or SIGINT.
 pub async fn run(args: ControllerArgs) -> Result<(), ControllerError> {
-    let mut config = match &args.kubeconfig {
-        Some(path) => {
-            let file = kube::config::Kubeconfig::read_from(path).map_err(ControllerError::Kubeconfig)?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .map_err(ControllerError::Kubeconfig)?
-        }
-        None => Config::incluster().map_err(ControllerError::InCluster)?,
-    };
-    // An expiry is a compare-and-swap like a claim: a retry would meet its own success as a conflict.
-    config.default_retry = false;
-    let client = Client::try_from(config).map_err(ControllerError::Client)?;
+    let client = upstream::client(args.kubeconfig.as_deref()).await.map_err(ControllerError::Connect)?;
     let metrics = Metrics::new();
     let health = Health::new(&["watch"]);
     let stop = CancellationToken::new();

@@ -58,6 +58,9 @@ pub struct SessionSeen {
 struct Entry {
     seen: SessionSeen,
     changed: Time,
+    /// Whether it gave a sign of life while this replica looked on. A list also shows what the dead left behind, which
+    /// may live as far as anybody's claims go, but which nobody should let go first.
+    proven: bool,
 }
 
 /// Whether a session's claims stand.
@@ -86,25 +89,32 @@ pub struct Sessions {
 /// Ended sessions and pods are remembered this many TTLs, so that their claims are known to be dead.
 const REMEMBER_ENDED: u32 = 240;
 
+/// Sessions only ever seen in a list that count as peers: a replica that has just started knows no others.
+const LISTED: usize = 3;
+
 impl Sessions {
     /// An empty table.
     pub fn new(ttl: Duration) -> Self {
         Self { ttl, entries: BTreeMap::new(), ended: BTreeMap::new(), ended_pods: BTreeMap::new() }
     }
 
-    /// A Lease was seen; returns whether it is news about who lives.
+    /// A Lease was seen to be written; returns whether it is news about who lives.
     pub fn seen(&mut self, seen: SessionSeen, healthy: Time) -> bool {
+        self.put(seen, true, healthy)
+    }
+
+    fn put(&mut self, seen: SessionSeen, written: bool, healthy: Time) -> bool {
         match self.entries.get_mut(&seen.session) {
             Some(entry) if entry.seen.version == seen.version => false,
             Some(entry) => {
                 let woke = healthy.saturating_sub(entry.changed) >= self.ttl;
-                entry.changed = healthy;
-                entry.seen = seen;
+                *entry = Entry { seen, changed: healthy, proven: true };
                 woke
             }
             None => {
                 self.ended.remove(&seen.session);
-                self.entries.insert(seen.session.clone(), Entry { seen, changed: healthy });
+                let session = seen.session.clone();
+                self.entries.insert(session, Entry { seen, changed: healthy, proven: written });
                 true
             }
         }
@@ -127,7 +137,7 @@ impl Sessions {
             news |= self.gone(&session, healthy);
         }
         for seen in list {
-            news |= self.seen(seen, healthy);
+            news |= self.put(seen, false, healthy);
         }
         news
     }
@@ -197,24 +207,30 @@ impl Sessions {
         std::iter::once(me).chain(others)
     }
 
+    /// Live sessions that `me` lets go first for this unit.
+    fn before<'a>(&'a self, me: &'a SessionId, uid: &Uid, healthy: Time) -> impl Iterator<Item = &'a Entry> {
+        let mine = weight(me, uid);
+        let entries = self.entries.iter().filter(move |(id, _)| *id != me && weight(id, uid) > mine);
+        entries.filter(move |(id, _)| matches!(self.life(id, healthy), Life::Live(_))).map(|(_, entry)| entry)
+    }
+
     /// How many live sessions with a free slot come before `me` for this unit (highest random weight).
     ///
-    /// A dead or full one is not waited for. It is only a preference: being wrong costs one conflict.
+    /// A dead or full one is not waited for, nor one that was only ever seen in a list. It is only a preference: being
+    /// wrong costs one conflict.
     pub fn rank(&self, me: &SessionId, uid: &Uid, healthy: Time) -> u32 {
-        let mine = weight(me, uid);
-        let before = self.live(me, healthy).filter(|id| {
-            let free = self.entries.get(*id).is_some_and(|entry| entry.seen.free_slots > 0);
-            *id != me && free && weight(id, uid) > mine
-        });
+        let before = self.before(me, uid, healthy).filter(|entry| entry.proven && entry.seen.free_slots > 0);
         u32::try_from(before.count()).unwrap_or(u32::MAX)
     }
 
     /// How many live sessions, full ones too, come before `me` for this unit; and how much it is `me`'s, to put an
-    /// order of its own on units that others are preferred for.
+    /// order of its own on units that others are preferred for. Of those only ever listed a few count: after a crash
+    /// loop they may be many and all dead.
     pub fn preference(&self, me: &SessionId, uid: &Uid, healthy: Time) -> (u32, u64) {
-        let mine = weight(me, uid);
-        let before = self.live(me, healthy).filter(|id| *id != me && weight(id, uid) > mine);
-        (u32::try_from(before.count()).unwrap_or(u32::MAX), mine)
+        let (proven, listed): (Vec<_>, Vec<_>) =
+            self.before(me, uid, healthy).partition(|entry| entry.proven);
+        let before = proven.len() + listed.len().min(LISTED);
+        (u32::try_from(before).unwrap_or(u32::MAX), weight(me, uid))
     }
 
     /// Whether the continuous duties for this unit are mine.
@@ -329,6 +345,25 @@ mod tests {
         sessions.seen(lease("b", Some("pod"), "8", 1), at(1));
         assert_eq!(sessions.life(&"a".into(), at(1)), Life::Dead);
         assert_eq!(sessions.life(&"b".into(), at(1)), Life::Live(at(16)));
+    }
+
+    #[test]
+    fn what_the_dead_left_behind_is_not_let_go_first() {
+        let mut sessions = Sessions::new(TTL);
+        let dead: Vec<_> = (0..20).map(|id| lease(&format!("dead-{id}"), None, "1", 4)).collect();
+        sessions.relisted(dead.clone(), at(0));
+        for unit in 0..20 {
+            let uid = Uid(format!("uid-{unit}"));
+            assert_eq!(sessions.rank(&"me".into(), &uid, at(1)), 0);
+            assert!(sessions.preference(&"me".into(), &uid, at(1)).0 <= 3);
+        }
+        // Their claims stand for TTL all the same (S8), and one that renews is a peer.
+        assert_eq!(sessions.life(&"dead-0".into(), at(1)), Life::Live(at(15)));
+        for mut renewed in dead {
+            renewed.version = "2".into();
+            sessions.seen(renewed, at(2));
+        }
+        assert!((0..20).any(|unit| sessions.rank(&"me".into(), &Uid(format!("uid-{unit}")), at(3)) > 0));
     }
 
     #[test]

@@ -33,6 +33,7 @@ struct Inner {
     downstream_writes: Family<DownstreamWrite, Counter>,
     stale_writes_refused: Counter,
     monitor_writes: Counter,
+    garbage_collections: Counter,
     engine_restarts: Counter,
     events_written: Counter,
     events_dropped: Counter,
@@ -76,6 +77,7 @@ impl Metrics {
             downstream_writes: filled(DownstreamWrite::ALL),
             stale_writes_refused: Counter::default(),
             monitor_writes: Counter::default(),
+            garbage_collections: Counter::default(),
             engine_restarts: Counter::default(),
             events_written: Counter::default(),
             events_dropped: Counter::default(),
@@ -161,6 +163,11 @@ impl Metrics {
     /// A downstream write was refused because the target carries a newer claim's stamp, or changed meanwhile (S1).
     pub fn stale_write_refused(&self) {
         self.0.stale_writes_refused.inc();
+    }
+
+    /// A pass of garbage collection ended.
+    pub fn garbage_collection(&self) {
+        self.0.garbage_collections.inc();
     }
 
     /// The engine process was started again.
@@ -267,6 +274,11 @@ impl Inner {
             self.stale_writes_refused.clone(),
         );
         r.register("monitor_writes", "Status writes of idle units", self.monitor_writes.clone());
+        r.register(
+            "garbage_collections",
+            "Looks at all releases for those that nobody needs",
+            self.garbage_collections.clone(),
+        );
         r.register("engine_restarts", "Restarts of the rendering engine", self.engine_restarts.clone());
         r.register("events_written", "Kubernetes Events written", self.events_written.clone());
         r.register(

@@ -3,6 +3,7 @@
 //!
 //! Every write is a PATCH of the status subresource that carries uid and resourceVersion; there is no other.
 
+mod connect;
 pub mod fields;
 mod healed;
 mod served;
@@ -16,6 +17,7 @@ use kube::{Api, Client, Config, config::Kubeconfig};
 
 use crate::api::{BundleDeployment, Content};
 
+pub use connect::{ConnectError, client};
 pub use healed::{Healed, Jitter};
 pub use snapshot::snapshot;
 pub use watch::{Event, watch, watch_in_pages};
@@ -72,11 +74,9 @@ impl Upstream {
     }
 
     /// Connects with a ready configuration.
-    pub fn with_config(mut config: Config) -> Result<Self, UpstreamError> {
-        // A retried claim meets its own success as a conflict; only the protocol may try again.
-        config.default_retry = false;
+    pub fn with_config(config: Config) -> Result<Self, UpstreamError> {
         let namespace = config.default_namespace.clone();
-        let client = Client::try_from(config).map_err(UpstreamError::Client)?;
+        let client = connect::sending_once(config).map_err(UpstreamError::Client)?;
         Ok(Self::with_client(client, namespace))
     }
 

@@ -50,7 +50,7 @@ impl Run {
     ) -> (Result<Deployed, AttemptError>, Option<Gate>) {
         let removed = async {
             self.run_hooks(&mut gate, &rendered.hash, &rendered.hooks, HookEvent::PreDelete).await?;
-            let mut objects = self.objects_before(&gate).await?;
+            let mut objects = self.objects_of(gate.before()).await?;
             objects.extend(rendered.objects.iter().cloned());
             let (release, nothing) = ((self.namespace.as_str(), self.release.as_str()), HashSet::new());
             let removed =

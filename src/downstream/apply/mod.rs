@@ -46,7 +46,8 @@ pub struct Owner<'a> {
     pub take_ownership: bool,
     /// Objects that another bundle gave up; these may be taken.
     pub overwrites: &'a [OverwrittenResource],
-    /// What earlier revisions list: there is reason to think that these exist.
+    /// What deployed revisions list: there is reason to think that these exist, and they were this release's. Never what
+    /// only a failed one lists, which may be another's that it was refused.
     pub previous: &'a HashSet<Identity>,
 }
 

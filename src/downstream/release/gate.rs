@@ -184,6 +184,13 @@ impl Gate {
     pub fn before(&self) -> &[Record] {
         unaccounted(&self.history)
     }
+
+    /// Those of [`Gate::before`] that were deployed once: what they list was this release's. A failed revision lists
+    /// also what it was refused.
+    pub fn deployed_before(&self) -> impl Iterator<Item = &Record> {
+        let once = |record: &&Record| matches!(record.status, Status::Deployed | Status::Superseded);
+        self.before().iter().filter(once)
+    }
 }
 
 /// Whether any record carries our uid.

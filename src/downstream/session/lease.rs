@@ -20,7 +20,11 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::json;
-use tokio::{sync::watch, task::JoinHandle, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -131,6 +135,7 @@ pub struct SessionLease {
     keeper: JoinHandle<Keeper>,
     stop: CancellationToken,
     renewals: watch::Receiver<Renewal>,
+    news: Arc<Notify>,
 }
 
 impl SessionLease {
@@ -141,13 +146,19 @@ impl SessionLease {
         free: Arc<AtomicUsize>,
     ) -> Result<Self, SessionError> {
         let api = Api::namespaced(client, &config.namespace);
-        let mut keeper = Keeper { api, config, free, known: Known::default() };
+        let news = Arc::new(Notify::new());
+        let mut keeper = Keeper { api, config, free, known: Known::default(), news: news.clone() };
         let sent = Instant::now();
         keeper.create().await?;
         info!(session = %keeper.config.session, holder = %keeper.config.holder, "session started");
         let (renewed, renewals) = watch::channel(Renewal { sent, count: 1 });
         let stop = CancellationToken::new();
-        Ok(Self { keeper: tokio::spawn(keeper.run(renewed, stop.clone())), stop, renewals })
+        Ok(Self { keeper: tokio::spawn(keeper.run(renewed, stop.clone())), stop, renewals, news })
+    }
+
+    /// What makes the next renewal come at once: peers shall learn how many slots are free now.
+    pub fn news(&self) -> Arc<Notify> {
+        self.news.clone()
     }
 
     /// A view for fences and probes; outlives the session, which then simply grows old.
@@ -188,6 +199,7 @@ struct Keeper {
     config: SessionConfig,
     free: Arc<AtomicUsize>,
     known: Known,
+    news: Arc<Notify>,
 }
 
 impl Keeper {
@@ -198,6 +210,7 @@ impl Keeper {
                 biased;
                 () = stop.cancelled() => return self,
                 () = tokio::time::sleep(wait) => {}
+                () = self.news.notified() => {}
             }
             let begun = Instant::now();
             // Never dropped half-way by `stop`: an unknown outcome would make the last delete conflict.

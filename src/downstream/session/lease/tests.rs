@@ -91,6 +91,19 @@ async fn every_renewal_names_the_version_it_follows_and_tells_the_free_slots() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn news_of_the_slots_are_told_at_once() {
+    let (client, mut server) = scripted::client();
+    let free = slots(2);
+    let lease = started(&mut server, client, &free).await;
+    let begun = Instant::now();
+    free.store(0, Ordering::Relaxed);
+    lease.news().notify_one();
+    let call = server.next().await;
+    assert_eq!(call.body["metadata"]["annotations"]["flotilla.fleet/free-slots"], "0");
+    assert!(begun.elapsed() < RENEW / 5, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_that_cannot_announce_itself_does_not_start() {
     let (client, mut server) = scripted::client();
     let (result, ()) = tokio::join!(SessionLease::start(client, config(), slots(1)), async {
