@@ -50,7 +50,7 @@ pub(super) enum RemoveError {
     Hook {
         event: &'static str,
         #[source]
-        source: HookError,
+        source: Box<HookError>,
     },
     #[error("cannot look for what landed late")]
     Strays(#[source] RemovalError),
@@ -240,7 +240,7 @@ pub(super) async fn carry_out(
     let runner = Runner::removing(&ctx.downstream, &never, (order.namespace, &hash), guarded.stamp());
     let run = async |event: HookEvent| {
         let ran = runner.run(&hooks, event, &mut Unwritten).await;
-        ran.map_err(|source| RemoveError::Hook { event: event.as_str(), source })
+        ran.map_err(|source| RemoveError::Hook { event: event.as_str(), source: Box::new(source) })
     };
     run(HookEvent::PreDelete).await?;
     guarded.remove(&ctx.downstream, &objects, &never).await.map_err(RemoveError::Uninstall)?;

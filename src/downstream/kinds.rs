@@ -8,7 +8,6 @@ use std::{
     collections::{BTreeSet, HashMap, HashSet},
     fmt,
     sync::{Arc, PoisonError, RwLock},
-    time::Duration,
 };
 
 use kube::core::ApiResource;
@@ -17,9 +16,7 @@ use tokio::{sync::Mutex, time::Instant};
 use super::server::{RequestError, Server, push_segment};
 use crate::render::{Kinds, Scope, engine::Capabilities};
 
-/// How long capabilities are good: a CRD that somebody else installs is no miss, so nothing else would show it.
-/// Helm asks at every install; deployments within this time share one question.
-const CAPABILITIES_AGE: Duration = Duration::from_secs(1);
+mod capabilities;
 
 /// One served kind.
 #[derive(Debug, PartialEq, Eq)]
@@ -82,13 +79,6 @@ pub enum KindError {
     /// Discovery itself failed.
     #[error("cannot ask the API server which kinds it serves")]
     Discovery(#[source] RequestError),
-}
-
-/// What `/version` says, the part that is read.
-#[derive(serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ServerVersion {
-    git_version: String,
 }
 
 #[derive(Default)]
@@ -202,38 +192,6 @@ impl KindCache {
         *self.inner.table.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         *finished = number;
         Ok(())
-    }
-
-    /// What templates see of the cluster, at most a second old.
-    ///
-    /// # Errors
-    /// [`KindError::Discovery`]: the server did not tell.
-    pub async fn capabilities(&self) -> Result<Arc<Capabilities>, KindError> {
-        // Held while asking: whoever comes meanwhile waits and shares the answer.
-        let mut known = self.inner.capabilities.lock().await;
-        let now = Instant::now();
-        if let Some((since, capabilities)) = &*known
-            && now.duration_since(*since) < CAPABILITIES_AGE
-        {
-            return Ok(capabilities.clone());
-        }
-        let version: ServerVersion = self.inner.server.get("/version").await.map_err(KindError::Discovery)?;
-        self.refresh().await?;
-        let table = self.inner.table.read().unwrap_or_else(PoisonError::into_inner);
-        let api_versions = table.api_versions.iter().cloned().collect();
-        let fresh = Capabilities { kube_version: version.git_version, api_versions };
-        // Equal ones stay one: they are part of keys.
-        let capabilities = match known.take() {
-            Some((_, old)) if *old == fresh => old,
-            _ => Arc::new(fresh),
-        };
-        *known = Some((now, capabilities.clone()));
-        Ok(capabilities)
-    }
-
-    /// What was known of the capabilities is out of date: a kind was just added.
-    pub async fn forget_capabilities(&self) {
-        *self.inner.capabilities.lock().await = None;
     }
 
     async fn discover(&self) -> Result<Table, RequestError> {

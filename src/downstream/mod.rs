@@ -13,6 +13,7 @@ pub mod live;
 pub mod lookup;
 pub mod objects;
 pub mod prune;
+pub mod references;
 pub mod release;
 pub mod removal;
 pub mod restamp;

@@ -58,7 +58,7 @@ pub struct EngineConfig {
     pub deadline: Duration,
     /// Longest time a request waits for its turn and its answer, restarts of the engine and look-ups included.
     pub patience: Duration,
-    /// Bytes of private memory at which an engine process dies. It holds 35 MB at work; the largest file that Helm accepts
+    /// Bytes of private memory at which an engine process dies. It holds 55 MB at work; the largest file that Helm accepts
     /// (5 MiB) takes about 300 MB to read when it is all short values.
     pub memory: u64,
     /// Requests that wait before further callers do.

@@ -94,15 +94,34 @@ pub(super) struct Golden {
     pub(super) commit: String,
     pub(super) manifest: Manifest,
     pub(super) last: Value,
+    steps: Vec<Value>,
+    case: String,
 }
 
 impl Golden {
+    /// As after the first step in which something was deployed.
+    pub(super) fn first(case: &str) -> Self {
+        let mut golden = Self::load(case);
+        let deployed = |step: &&Value| step["bundleDeployments"][&golden.name]["status"].is_object();
+        golden.last = golden.steps.iter().find(deployed).expect("a step that deploys").clone();
+        golden
+    }
+
+    /// With another of the recorded versions of the bundle.
+    pub(super) fn with_input(mut self, input: &str) -> Self {
+        let directory = format!("{GOLDEN}/{}/{input}", self.case);
+        self.manifest = bundle(&Value::Null, Path::new(&directory));
+        self
+    }
+
+    /// As after the last step.
     pub(super) fn load(case: &str) -> Self {
         let read = |file: &str| -> Value {
             let text = fs::read(format!("{GOLDEN}/{case}/{file}")).expect("the case is recorded");
             serde_json::from_slice(&text).expect("recorded as JSON")
         };
         let (steps, expected) = (read("steps.json"), read("expected.json"));
+        let recorded = expected["steps"].as_array().expect("steps").clone();
         let bd = &steps["bundleDeployments"][0];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         Self {
@@ -110,7 +129,9 @@ impl Golden {
             options: serde_json::from_value(bd["options"].clone()).expect("options of the CRD"),
             commit: text(&bd["labels"][keys::COMMIT]),
             manifest: bundle(&steps, Path::new(&format!("{GOLDEN}/{case}/input"))),
-            last: expected["steps"].as_array().and_then(|steps| steps.last()).expect("a step").clone(),
+            last: recorded.last().expect("a step").clone(),
+            steps: recorded,
+            case: case.to_owned(),
         }
     }
 

@@ -5,6 +5,8 @@
 //! means here what it means to Kubernetes.
 
 mod chart;
+#[cfg(test)]
+mod chart_tests;
 pub mod engine;
 mod files;
 #[cfg(test)]
@@ -20,6 +22,7 @@ mod style;
 #[cfg(test)]
 mod tests;
 mod text;
+pub mod values;
 
 use std::{collections::HashMap, fmt, sync::Arc};
 

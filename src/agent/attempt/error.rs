@@ -14,7 +14,7 @@ use crate::{
         removal::RemovalError,
     },
     protocol::Epoch,
-    render::{HookEvent, RenderError},
+    render::{HookEvent, RenderError, values::ValuesError},
     upstream::{self, UpstreamError},
 };
 
@@ -36,6 +36,12 @@ pub enum AttemptError {
         #[source]
         source: ContentError,
     },
+    /// The values Secret could not be read.
+    #[error("cannot load the bundle's values")]
+    LoadValues(#[source] UpstreamError),
+    /// There are no values, or not the right ones.
+    #[error(transparent)]
+    Values(ValuesError),
     /// It cannot be rendered.
     #[error(transparent)]
     Render(RenderError),
@@ -74,7 +80,7 @@ pub enum AttemptError {
         event: HookEvent,
         /// Why.
         #[source]
-        source: HookError,
+        source: Box<HookError>,
     },
     /// It failed and was undone, as `helm.atomic` asks. Helm's words.
     #[error("release {release} failed, and has been {what} due to rollback-on-failure being set")]
@@ -174,6 +180,8 @@ impl AttemptError {
             Self::Content { .. } | Self::Load(_) | Self::Kinds(_) | Self::Observe(_) | Self::Prune(_) => {
                 false
             }
+            // Somebody is about to write them.
+            Self::LoadValues(_) | Self::Values(_) => false,
             Self::Render(error) => error.is_permanent(),
             Self::Release(error) => error.is_permanent(),
             Self::Apply(error) => error.is_permanent(),
@@ -201,6 +209,11 @@ impl AttemptError {
         upstream::chain(self)
     }
 
+    /// Whether Fleet's status says nothing of it: the controller has written one of two objects and not yet the other.
+    pub fn is_silent(&self) -> bool {
+        matches!(self, Self::LoadValues(_) | Self::Values(ValuesError::Hash { .. }))
+    }
+
     /// Whether the bundle is too large to be stored.
     pub fn is_size(&self) -> bool {
         matches!(self, Self::Release(ReleaseError::Encode { source: CodecError::TooLarge { .. }, .. }))
@@ -222,7 +235,6 @@ fn during(event: HookEvent) -> String {
 
 /// Refuses what would be silently ignored otherwise. An option without effect on raw YAML is not refused.
 pub fn supported(spec: &BundleDeploymentSpec, options: &BundleDeploymentOptions) -> Result<(), AttemptError> {
-    let helm = options.helm.as_ref();
     let refused = [
         (spec.oci_contents, "contents in an OCI registry (ociContents)"),
         (spec.helm_chart_options.is_some(), "a chart of a HelmOp (helmChartOptions)"),
@@ -233,10 +245,6 @@ pub fn supported(spec: &BundleDeploymentSpec, options: &BundleDeploymentOptions)
         (
             options.namespace_annotations.is_some(),
             "annotations forced on its namespace (namespaceAnnotations)",
-        ),
-        (
-            helm.is_some_and(|helm| !helm.chart.is_empty() || !helm.repo.is_empty()),
-            "a Helm chart (helm.chart)",
         ),
     ];
     match refused.into_iter().find(|(present, _)| *present) {
@@ -255,7 +263,6 @@ mod tests {
     fn what_would_be_ignored_is_refused_by_name() {
         for (options, word) in [
             (json!({"serviceAccount": "x"}), "serviceAccount"),
-            (json!({"helm": {"chart": "c"}}), "helm.chart"),
             (json!({"namespaceLabels": {}}), "namespaceLabels"),
         ] {
             let options: BundleDeploymentOptions = serde_json::from_value(options).unwrap();
@@ -263,7 +270,7 @@ mod tests {
             assert!(error.to_string().contains(word), "{error}");
             assert_eq!(error.class(), Class::Permanent);
         }
-        let plain = json!({"helm": {"timeoutSeconds": 5, "takeOwnership": true, "atomic": true, "force": true}, "keepResources": true});
+        let plain = json!({"helm": {"chart": "c", "timeoutSeconds": 5, "takeOwnership": true, "atomic": true, "force": true}, "keepResources": true});
         let options: BundleDeploymentOptions = serde_json::from_value(plain).unwrap();
         assert!(supported(&BundleDeploymentSpec::default(), &options).is_ok());
     }

@@ -92,7 +92,7 @@ impl Run {
         );
         let mut book = Book { gate, waits: &self.waits };
         let ran = runner.run(hooks, event, &mut book).await;
-        ran.map_err(|source| AttemptError::Hook { event, source })
+        ran.map_err(|source| AttemptError::Hook { event, source: Box::new(source) })
     }
 }
 

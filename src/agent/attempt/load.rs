@@ -11,11 +11,13 @@ use crate::{
     api::{DeploymentId, keys, manifest::Manifest},
     downstream::{
         lookup::LiveLookup,
+        references::LiveReferences,
         release::{Operation, Record, Status, operation},
     },
     render::{
         self,
         engine::{Capabilities, Lookup, ReleaseFacts},
+        values,
     },
 };
 
@@ -56,8 +58,7 @@ impl Inputs {
 impl Run {
     /// Reads all of it. The cluster is asked for nothing that only templates use when there are none.
     pub(super) async fn load(&self) -> Result<Inputs, AttemptError> {
-        let manifest = self.manifest().await?;
-        let values = self.options.helm.as_ref().and_then(|helm| helm.values.clone()).unwrap_or_default();
+        let (manifest, values) = tokio::try_join!(self.manifest(), self.values())?;
         let downstream = &self.job.ctx.downstream;
         let mut inputs = Inputs {
             manifest,
@@ -78,6 +79,23 @@ impl Run {
             inputs.follow(&history.map_err(AttemptError::Release)?);
         }
         Ok(inputs)
+    }
+
+    /// The options' values, or those of the values Secret, with the references laid over.
+    async fn values(&self) -> Result<Map<String, Value>, AttemptError> {
+        let ctx = &self.job.ctx;
+        let expected = &self.job.object.spec.values_hash;
+        let own = if expected.is_empty() {
+            self.options.helm.as_ref().and_then(|helm| helm.values.clone()).unwrap_or_default()
+        } else {
+            let secret =
+                ctx.upstream.values_secret(&self.job.name).await.map_err(AttemptError::LoadValues)?;
+            values::of_secret(&secret, expected).map_err(AttemptError::Values)?
+        };
+        let references = LiveReferences(&ctx.downstream.server);
+        values::with_references(&ctx.engine, own, &self.options, &self.namespace, &references)
+            .await
+            .map_err(AttemptError::Values)
     }
 
     async fn manifest(&self) -> Result<Manifest, AttemptError> {

@@ -85,6 +85,7 @@ impl Ended {
         let told = Told::Failed { text: text.clone(), permanent: told, size: error.is_size(), stale };
         let fields = match outcome {
             Outcome::Permanent => permanent(job, &text),
+            _ if error.is_silent() => Fields::default(),
             _ => Fields { conditions: vec![(DEPLOYED, Err(text))], ..Fields::default() },
         };
         Self { nonce: job.claim.nonce.clone(), outcome, release: String::new(), fields, plan: None, told }

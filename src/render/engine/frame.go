@@ -13,6 +13,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 )
@@ -28,6 +29,9 @@ const (
 	kindProtocol = "protocol" // agent and engine do not understand each other
 	kindInternal = "internal" // a fault of the engine
 )
+
+// maxMessage bounds a failure's text. Helm's grows with the depth of includes, and it ends up in a status.
+const maxMessage = 8 << 10
 
 type request struct {
 	ID   uint64          `json:"id"`
@@ -55,6 +59,12 @@ type operation func(args json.RawMessage, asker *asker) (any, *failure)
 // slowAfter is how long an operation computes before the agent hears that it does. The agent has the same constant.
 const slowAfter = 250 * time.Millisecond
 
+// lastWords is how long requests may go on when the input has ended.
+const lastWords = time.Second
+
+// leastSlots lets others go on beside requests that compute for long, on a machine with few processors.
+const leastSlots = 4
+
 // server answers requests side by side, as many as there are processors; answers come in the order in which they are
 // ready.
 type server struct {
@@ -72,14 +82,14 @@ type server struct {
 func serve(in io.Reader, out io.Writer, operations map[string]operation) error {
 	s := &server{
 		operations: operations,
-		slots:      make(chan struct{}, runtime.GOMAXPROCS(0)),
+		slots:      make(chan struct{}, max(leastSlots, runtime.GOMAXPROCS(0))),
 		ended:      make(chan struct{}),
 		out:        out,
 		broken:     make(chan error, 1),
 		askers:     map[uint64]*asker{},
 	}
 	var running sync.WaitGroup
-	defer running.Wait()
+	defer waitBriefly(&running)
 	defer close(s.ended)
 	reader := bufio.NewReaderSize(in, 64<<10)
 	for {
@@ -110,6 +120,19 @@ func serve(in io.Reader, out io.Writer, operations map[string]operation) error {
 	}
 }
 
+// waitBriefly lets running requests finish, but not for ever: an endless template must not outlive the agent.
+func waitBriefly(running *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() {
+		running.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(lastWords):
+	}
+}
+
 func (s *server) handle(frame []byte) (done answer) {
 	var asked request
 	if err := json.Unmarshal(frame, &asked); err != nil {
@@ -133,6 +156,11 @@ func (s *server) handle(frame []byte) (done answer) {
 	asker := s.open(asked.ID)
 	defer s.close(asker)
 	done.Result, done.Error = run(asked.Args, asker)
+	if done.Error != nil && len(done.Error.Message) > maxMessage {
+		text := done.Error.Message
+		head, tail := text[:maxMessage/2], text[len(text)-maxMessage/2:]
+		done.Error.Message = strings.ToValidUTF8(head, "") + " […] " + strings.ToValidUTF8(tail, "")
+	}
 	return done
 }
 

@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/types"
@@ -32,34 +33,35 @@ func kustomize(raw json.RawMessage, _ *asker) (any, *failure) {
 		return nil, &failure{Kind: kindProtocol, Message: err.Error()}
 	}
 	directory := path.Clean(asked.Directory)
-	documents, err := build(asked.Sources, directory, asked.First)
+	documents, err := build(filesys.MakeFsInMemory(), asked.Sources, path.Join("/", directory), asked.First)
 	if err != nil {
+		// Fleet's file system has no root directory. There a kustomization at the top cannot use files of
+		// subdirectories, but the texts name files as the bundle does.
+		_, again := build(filesys.MakeEmptyDirInMemory(), asked.Sources, directory, asked.First)
+		if again != nil && !strings.Contains(again.Error(), "is not in or below ''") {
+			err = again
+		}
 		file := path.Join(directory, kustomizationName)
 		return nil, &failure{Kind: kindOf(err), Message: err.Error(), File: file}
 	}
 	return map[string]any{"documents": documents}, nil
 }
 
-func build(sources []source, directory string, first []json.RawMessage) ([]document, error) {
-	files := filesys.MakeEmptyDirInMemory()
+func build(files filesys.FileSystem, sources []source, directory string, first []json.RawMessage) ([]document, error) {
 	for _, file := range sources {
 		if file.Name == "" {
 			continue
 		}
-		if _, err := files.AddFile(file.Name, file.data()); err != nil {
+		if err := files.WriteFile(file.Name, file.data()); err != nil {
 			return nil, err
 		}
 	}
 	var manifests []byte
 	for _, object := range first {
-		text, err := yaml.JSONToYAML(object)
-		if err != nil {
-			return nil, err
-		}
-		manifests = append(append(manifests, "---\n"...), text...)
+		manifests = append(append(manifests, "---\n"...), yamlOf(object)...)
 	}
 	// Also there when empty: a kustomization may name it itself.
-	if _, err := files.AddFile(path.Join(directory, manifestsName), manifests); err != nil {
+	if err := files.WriteFile(path.Join(directory, manifestsName), manifests); err != nil {
 		return nil, err
 	}
 	if len(first) > 0 {
@@ -98,6 +100,20 @@ func build(sources []source, directory string, first []json.RawMessage) ([]docum
 
 // noGit is in kustomize's error where it would fetch a repository.
 const noGit = "no 'git' program on path"
+
+// yamlOf makes JSON YAML too: there some characters must be escaped, and others would be taken for line breaks.
+func yamlOf(object json.RawMessage) []byte {
+	text := make([]byte, 0, len(object)+1)
+	for _, char := range string(object) {
+		switch {
+		case char >= 0x7f && char <= 0x9f, char == '\u2028', char == '\u2029', char == '\ufeff', char >= 0xfffe && char <= 0xffff:
+			text = fmt.Appendf(text, `\u%04x`, char)
+		default:
+			text = utf8.AppendRune(text, char)
+		}
+	}
+	return append(text, '\n')
+}
 
 // putFirst lets a kustomization begin with the objects that are there without it.
 func putFirst(files filesys.FileSystem, file string) error {
