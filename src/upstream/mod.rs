@@ -8,6 +8,7 @@ pub mod fields;
 mod healed;
 mod served;
 mod snapshot;
+mod sources;
 mod values;
 mod watch;
 mod write;
