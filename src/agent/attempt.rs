@@ -5,6 +5,7 @@
 //! [`Run::deploy`], each with an error of its own. The fence decides before every write downstream whether the
 //! claim still allows it.
 
+mod around;
 mod error;
 mod hooks;
 mod late;
@@ -37,6 +38,7 @@ use super::{
 use crate::{
     api::{self, BundleDeployment, BundleDeploymentOptions, ReleaseId},
     downstream::{
+        Downstream,
         apply::{self, Known, KnownObjects, Owner},
         completion,
         fence::Fence,
@@ -80,6 +82,8 @@ pub struct Deployed {
     operation: Option<Operation>,
     plan: Plan,
     evaluation: Evaluation,
+    /// Why the namespace is not as the bundle wants it.
+    namespace: Option<String>,
 }
 
 /// Runs one deployment to its end, whatever that is.
@@ -126,6 +130,10 @@ struct Run {
     namespace: String,
     release: String,
     waits: Waits,
+    /// This cluster as the bundle's account sees it; until that is known, as the agent does.
+    downstream: Downstream,
+    /// A copy from the management cluster is another one now.
+    renewed: bool,
     /// What is to be looked for once more.
     late: OnceLock<Late>,
 }
@@ -151,7 +159,9 @@ impl Run {
         let namespace = api::release_namespace(&options).to_owned();
         let release = api::release_name(&job.name, &options);
         let waits = Waits::new(&job);
-        Self { job, fence, options, namespace, release, waits, late: OnceLock::new() }
+        let downstream = job.ctx.downstream.clone();
+        let late = OnceLock::new();
+        Self { job, fence, options, namespace, release, waits, downstream, renewed: false, late }
     }
 
     /// Whether the claim went to somebody else meanwhile. A replica that was frozen fails in many ways before it
@@ -162,7 +172,10 @@ impl Run {
     }
 
     /// The steps. A gate that comes back is open and to be failed.
-    async fn deploy(&self) -> (Result<Deployed, AttemptError>, Option<Gate>) {
+    async fn deploy(&mut self) -> (Result<Deployed, AttemptError>, Option<Gate>) {
+        if let Err(error) = self.begin().await {
+            return (Err(error), None);
+        }
         let rendered = match self.prepare().await {
             Ok(rendered) => rendered,
             Err(error) => return (Err(error), None),
@@ -183,7 +196,11 @@ impl Run {
                             revision,
                         };
                         let plan = Plan { release: release.clone(), ..plan };
-                        (Ok(Deployed { release, operation, plan, evaluation }), None)
+                        let namespace = match self.mark_namespace().await {
+                            Ok(namespace) => namespace,
+                            Err(error) => return (Err(error), None),
+                        };
+                        (Ok(Deployed { release, operation, plan, evaluation, namespace }), None)
                     }
                     Err(source) => (Err(AttemptError::Release(source)), None),
                 }
@@ -193,15 +210,19 @@ impl Run {
         }
     }
 
+    async fn begin(&mut self) -> Result<(), AttemptError> {
+        error::supported(&self.job.object.spec)?;
+        self.surround().await
+    }
+
     /// Everything before the release record: load, render, and what a chart wants before anything else.
     async fn prepare(&self) -> Result<Rendered, AttemptError> {
-        error::supported(&self.job.object.spec, &self.options)?;
         let inputs = self.load().await?;
         let rendered = self.render(&inputs).await?;
         if rendered.crds.is_empty() || !inputs.is_install() {
             return self.checked(rendered).await;
         }
-        let installed = apply::install_crds(&self.job.ctx.downstream, &self.fence, &rendered.crds).await;
+        let installed = apply::install_crds(&self.downstream, &self.fence, &rendered.crds).await;
         if installed.map_err(AttemptError::Apply)? {
             // Templates may ask for kinds that are served only from now on.
             let inputs = self.load().await?;
@@ -213,7 +234,7 @@ impl Run {
     async fn render(&self, inputs: &load::Inputs) -> Result<Rendered, AttemptError> {
         let job = inputs.job(self);
         let mut rendered = render::render(&self.job.ctx.engine, job).await.map_err(AttemptError::Render)?;
-        let kinds = &self.job.ctx.downstream.kinds;
+        let kinds = &self.downstream.kinds;
         if !self.options.target_namespace.is_empty() {
             let hooks = rendered.hooks.iter().map(|hook| &hook.object);
             let all = rendered.objects.iter().chain(hooks);
@@ -226,7 +247,7 @@ impl Run {
 
     /// A bundle that cannot be applied as a whole makes no revision.
     async fn checked(&self, rendered: Rendered) -> Result<Rendered, AttemptError> {
-        apply::check(&self.job.ctx.downstream, &rendered.objects).await.map_err(AttemptError::Apply)?;
+        apply::check(&self.downstream, &rendered.objects).await.map_err(AttemptError::Apply)?;
         Ok(rendered)
     }
 
@@ -318,9 +339,10 @@ impl Run {
             previous: &previous,
         };
         let known = KnownLive(&ctx.live);
-        let applied = apply::apply_all(&ctx.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
-            .await
-            .map_err(AttemptError::Apply)?;
+        let applied =
+            apply::apply_all(&self.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
+                .await
+                .map_err(AttemptError::Apply)?;
         let judge = Judge { ignore: &ignore, errors: &ctx.errors, now: ctx.clock.wall() };
         for object in applied {
             ctx.live.upsert(monitor::observe(&object.live, &judge));
@@ -342,19 +364,19 @@ impl Run {
         }
         let keep = Identity::of_all(&rendered.objects, &ctx.downstream.kinds, &self.namespace);
         let release = (self.namespace.as_str(), self.release.as_str());
-        let mut removed = prune::prune(&ctx.downstream, &self.fence, release, before, &keep)
+        let mut removed = prune::prune(&self.downstream, &self.fence, release, before, &keep)
             .await
             .map_err(AttemptError::Prune)?;
         if self.job.taken_over {
             let kinds = kinds_of(ctx, before.iter().chain(&rendered.objects));
-            let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep);
+            let strays = prune::strays(&self.downstream, &self.fence, &kinds, &rendered.hash, &keep);
             removed.extend(strays.await.map_err(AttemptError::Prune)?);
             let (hash, stamp) = (rendered.hash.clone(), self.fence.stamp.clone());
             let _ = self.late.set(Late { kinds, hash, keep: keep.clone(), stamp });
         }
         if blind {
             warn!("a release record is lost: what it had is looked for by its labels");
-            let unlisted = prune::unlisted(&ctx.downstream, &self.fence, release, &rendered.hash, &keep);
+            let unlisted = prune::unlisted(&self.downstream, &self.fence, release, &rendered.hash, &keep);
             removed.extend(unlisted.await.map_err(AttemptError::Prune)?);
         }
         self.forget(removed);

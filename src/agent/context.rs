@@ -9,7 +9,7 @@ use std::{
 
 use super::{history::History, mass::Holds, surroundings::Clock};
 use crate::{
-    downstream::{Downstream, live::LiveStore, session::SessionHealth},
+    downstream::{Downstream, accounts::Accounts, live::LiveStore, session::SessionHealth},
     monitor::ErrorStatuses,
     protocol::{Config, Holder, SessionId, Time},
     render::engine::Engine,
@@ -23,6 +23,8 @@ pub struct Context {
     pub upstream: Upstream,
     /// This cluster: release records and objects.
     pub downstream: Downstream,
+    /// As whom bundles are deployed.
+    pub accounts: Accounts,
     /// What lives of what was deployed.
     pub live: LiveStore,
     /// Reads manifests.

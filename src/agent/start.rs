@@ -22,6 +22,7 @@ use super::{
 use crate::{
     downstream::{
         Downstream,
+        accounts::Accounts,
         live::LiveStore,
         session::{SessionConfig, SessionError, SessionLease, Sweeper, watch_pods, watch_sessions},
     },
@@ -150,6 +151,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
     let ctx = Arc::new(Context {
         upstream,
         downstream,
+        accounts: Accounts::new(&args.namespace),
         live: LiveStore::new(client.clone(), errors.clone(), surroundings::wall),
         engine,
         session_id: session_id.clone(),

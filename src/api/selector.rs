@@ -110,7 +110,8 @@ mod tests {
         ] {
             assert_eq!((matches(&rule, &a), matches(&rule, &none)), (on_a, on_none), "{}", text(&rule));
         }
-        let both = json!({"matchLabels": {"k": "a"}, "matchExpressions": [{"key": "z", "operator": "Exists"}]});
+        let both =
+            json!({"matchLabels": {"k": "a"}, "matchExpressions": [{"key": "z", "operator": "Exists"}]});
         assert!(!matches(&selector(both), &a));
         assert!(matches(&LabelSelector::default(), &none));
     }

@@ -156,7 +156,11 @@ mod tests {
             });
             let call = server.next().await;
             assert_eq!(call.line(), format!("{ACCOUNTS}fleet-default"));
-            if exists { call.answer(200, &json!({"metadata": {}})) } else { call.refuse(404, "NotFound") }
+            if exists {
+                call.answer(200, &json!({"metadata": {}}))
+            } else {
+                call.refuse(404, "NotFound")
+            }
             let call = server.next().await;
             assert_eq!(call.user, user);
             call.answer(200, &json!({"metadata": {}}));
@@ -168,7 +172,8 @@ mod tests {
     async fn an_account_that_cannot_be_looked_up_is_no_reason_to_deploy_as_the_agent() {
         let (client, mut server) = scripted::client();
         let downstream = context(Server::new(client, Duration::from_secs(5)));
-        let asked = tokio::spawn(async move { Accounts::new("agent").acting(&downstream, "").await.map(|_| ()) });
+        let asked =
+            tokio::spawn(async move { Accounts::new("agent").acting(&downstream, "").await.map(|_| ()) });
         server.next().await.refuse(500, "InternalError");
         assert!(matches!(asked.await.unwrap(), Err(AccountError::Look { .. })));
     }

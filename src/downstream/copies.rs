@@ -241,12 +241,7 @@ pub async fn put(
     Err(CopyError::Busy { copy: copy() })
 }
 
-async fn write(
-    ctx: &Downstream,
-    method: Method,
-    path: &str,
-    body: &Value,
-) -> Result<(), RequestError> {
+async fn write(ctx: &Downstream, method: Method, path: &str, body: &Value) -> Result<(), RequestError> {
     let path = format!("{path}?fieldManager={}", keys::FIELD_MANAGER);
     ctx.agent.write::<IgnoredAny>(method, &path, body).await.map(|_| ())
 }
@@ -256,7 +251,7 @@ async fn make_namespace(
     fence: &Fence,
     namespace: &str,
     labelled: bool,
-    copy: &dyn Fn() -> String,
+    copy: &(dyn Fn() -> String + Sync),
 ) -> Result<(), CopyError> {
     fence.uncompared().await.map_err(|source| CopyError::Fenced { copy: copy(), source })?;
     let mut body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
@@ -401,8 +396,9 @@ mod tests {
         let (server, script) = scripted(vec![
             Exchange::get(PATH).missing(),
             Exchange::post(SECRETS).refuses(404, "NotFound", "namespaces \"ns\" not found"),
-            Exchange::post("/api/v1/namespaces")
-                .expecting(|sent| assert_eq!(sent["metadata"], json!({"name": "ns", "labels": {"name": "ns"}}))),
+            Exchange::post("/api/v1/namespaces").expecting(|sent| {
+                assert_eq!(sent["metadata"], json!({"name": "ns", "labels": {"name": "ns"}}))
+            }),
             Exchange::get(PATH).missing(),
             Exchange::post(&format!("{SECRETS}?fieldManager=fleetagent")).expecting(|sent| {
                 carries_all(sent);
@@ -446,10 +442,7 @@ mod tests {
         owned["metadata"]["annotations"] = json!({keys::RELEASE_NAME: "r", keys::RELEASE_NAMESPACE: "ns"});
         let (server, script) = scripted(vec![Exchange::get(PATH).answers(owned)]);
         let error = put(&context(server), &fence("u/20"), "ns", true, "b", &source()).await.unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "cannot copy secret ns/s: an object of release ns/r is in its place"
-        );
+        assert_eq!(error.to_string(), "cannot copy secret ns/s: an object of release ns/r is in its place");
         script.finished().await;
     }
 
@@ -459,7 +452,8 @@ mod tests {
         opaque["type"] = json!("Opaque");
         let (server, script) = scripted(vec![
             Exchange::get(PATH).answers(opaque),
-            Exchange::delete(PATH).expecting(|sent| assert_eq!(sent["preconditions"]["resourceVersion"], "7")),
+            Exchange::delete(PATH)
+                .expecting(|sent| assert_eq!(sent["preconditions"]["resourceVersion"], "7")),
             Exchange::get(PATH).missing(),
             Exchange::post(SECRETS).expecting(carries_all),
         ]);
@@ -485,15 +479,15 @@ mod tests {
             json!({"metadata": {"name": name, "namespace": "ns", "uid": "x", "resourceVersion": "7",
                 "labels": {keys::BUNDLE_DEPLOYMENT: "b"}, "annotations": {keys::EPOCH_ANNOTATION: stamp}}})
         };
-        let selected = |plural| {
-            format!("/api/v1/{plural}?labelSelector=fleet.cattle.io%2Fbundledeployment%3Db")
-        };
+        let selected =
+            |plural| format!("/api/v1/{plural}?labelSelector=fleet.cattle.io%2Fbundledeployment%3Db");
         let (server, script) = scripted(vec![
             Exchange::get(&selected("secrets"))
                 .answers(json!({"items": [one("s", "u/10"), one("new", "other/30")]})),
             Exchange::get(PATH).answers(one("s", "u/10")),
-            Exchange::delete(PATH)
-                .expecting(|sent| assert_eq!(sent["preconditions"], json!({"uid": "x", "resourceVersion": "7"}))),
+            Exchange::delete(PATH).expecting(|sent| {
+                assert_eq!(sent["preconditions"], json!({"uid": "x", "resourceVersion": "7"}))
+            }),
             Exchange::get(&selected("configmaps")).answers(json!({"items": []})),
         ]);
         let ours = |live: &LiveMeta| live.stamp().is_some_and(|stamp| stamp.uid.0 == "u");

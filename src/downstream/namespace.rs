@@ -172,7 +172,12 @@ impl Forced<'_> {
     ///
     /// # Errors
     /// It could not be read or written under this identity, or the claim does not allow it.
-    pub async fn put(&self, ctx: &Downstream, fence: &Fence, namespace: &str) -> Result<bool, NamespaceError> {
+    pub async fn put(
+        &self,
+        ctx: &Downstream,
+        fence: &Fence,
+        namespace: &str,
+    ) -> Result<bool, NamespaceError> {
         let path = path(namespace);
         let write = format!("{path}?fieldManager={}", keys::FIELD_MANAGER);
         for _ in 0..ROUNDS {
@@ -183,10 +188,10 @@ impl Forced<'_> {
             // Uid and resourceVersion go back as they were read.
             live["metadata"]["labels"] = pairs(labels);
             live["metadata"]["annotations"] = pairs(annotations);
-            fence.uncompared().await.map_err(|source| NamespaceError::Fenced {
-                namespace: namespace.to_owned(),
-                source,
-            })?;
+            fence
+                .uncompared()
+                .await
+                .map_err(|source| NamespaceError::Fenced { namespace: namespace.to_owned(), source })?;
             match ctx.server.write::<IgnoredAny>(Method::PUT, &write, &live).await {
                 Ok(_) => return Ok(true),
                 Err(error) if error.is_conflict() => {}

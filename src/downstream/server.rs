@@ -211,7 +211,7 @@ fn request(
 }
 
 /// Appends one segment of a path, escaped.
-pub(super) fn push_segment(path: &mut String, segment: &str) {
+pub(crate) fn push_segment(path: &mut String, segment: &str) {
     for byte in segment.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~:@!$&'()*+,;=".contains(&byte) {
             path.push(byte as char);

@@ -59,7 +59,7 @@ impl Run {
     /// Reads all of it. The cluster is asked for nothing that only templates use when there are none.
     pub(super) async fn load(&self) -> Result<Inputs, AttemptError> {
         let (manifest, values) = tokio::try_join!(self.manifest(), self.values())?;
-        let downstream = &self.job.ctx.downstream;
+        let downstream = &self.downstream;
         let mut inputs = Inputs {
             manifest,
             release: ReleaseFacts {
@@ -92,7 +92,7 @@ impl Run {
                 ctx.upstream.values_secret(&self.job.name).await.map_err(AttemptError::LoadValues)?;
             values::of_secret(&secret, expected).map_err(AttemptError::Values)?
         };
-        let references = LiveReferences(&ctx.downstream.server);
+        let references = LiveReferences(&self.downstream.server);
         values::with_references(&ctx.engine, own, &self.options, &self.namespace, &references)
             .await
             .map_err(AttemptError::Values)

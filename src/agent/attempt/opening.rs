@@ -15,15 +15,15 @@ use crate::{
 impl Run {
     /// Opens the next revision, or adopts the one that is already as wanted.
     pub(super) async fn gate(&self, rendered: &Rendered) -> Result<Gate, AttemptError> {
-        let (store, bundle) = (&self.job.ctx.downstream.store, &*self.job.name);
+        let (store, bundle) = (&self.downstream.store, &*self.job.name);
         let history = store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
-        let never_applied =
-            self.job.object.status.as_ref().is_none_or(|status| status.applied_deployment_id.is_empty());
         let same = |release: &release::Release| {
             release.manifest == rendered.manifest
                 && release.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
         };
-        if never_applied && let ReleaseState::InSync { .. } = release::state(&history, bundle, same) {
+        if self.is_settled()
+            && let ReleaseState::InSync { .. } = release::state(&history, bundle, same)
+        {
             return Gate::adopt(store, &self.fence, bundle, history).await.map_err(AttemptError::Release);
         }
         match self.open(rendered, history, false, false).await {
@@ -73,7 +73,7 @@ impl Run {
             over_removal,
             max_history: helm.map_or(0, |helm| usize::try_from(helm.max_history).unwrap_or(0)),
         };
-        Gate::open(&self.job.ctx.downstream.store, &self.fence, input).await
+        Gate::open(&self.downstream.store, &self.fence, input).await
     }
 
     /// A removal whose replica is gone, or was not heard of for TTL, may be deployed over.
