@@ -15,6 +15,7 @@ mod outcome;
 mod undo;
 
 use std::{
+    collections::HashSet,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -329,15 +330,7 @@ impl Run {
             }
         }
         let previous = Identity::of_all(owned, &ctx.downstream.kinds, &self.namespace);
-        let owner = Owner {
-            namespace: &self.namespace,
-            name: &self.release,
-            upgrade: matches!(gate.operation(), Some(Operation::Upgrade)),
-            replace: self.options.helm.as_ref().is_some_and(|helm| helm.force),
-            take_ownership: self.options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
-            overwrites: &self.options.overwrites,
-            previous: &previous,
-        };
+        let owner = self.owner(gate.operation(), &previous);
         let known = KnownLive(&ctx.live);
         let applied =
             apply::apply_all(&self.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
@@ -348,6 +341,19 @@ impl Run {
             ctx.live.upsert(monitor::observe(&object.live, &judge));
         }
         Ok(())
+    }
+
+    fn owner<'a>(&'a self, operation: Option<Operation>, previous: &'a HashSet<Identity>) -> Owner<'a> {
+        let helm = self.options.helm.as_ref();
+        Owner {
+            namespace: &self.namespace,
+            name: &self.release,
+            upgrade: matches!(operation, Some(Operation::Upgrade)),
+            replace: helm.is_some_and(|helm| helm.force),
+            take_ownership: helm.is_some_and(|helm| helm.take_ownership),
+            overwrites: &self.options.overwrites,
+            previous,
+        }
     }
 
     /// Removes what the bundle no longer has, and after a takeover what its late holder may have left.

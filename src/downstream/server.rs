@@ -84,6 +84,11 @@ impl Server {
         Some(Self { user: Some(user), ..self.clone() })
     }
 
+    /// Whether requests are made as somebody else than the agent.
+    pub fn acts_as_another(&self) -> bool {
+        self.user.is_some()
+    }
+
     /// The client, for watches. Always the agent itself, whoever the requests are made as.
     pub fn client(&self) -> &Client {
         &self.client

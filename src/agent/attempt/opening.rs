@@ -6,6 +6,8 @@ use serde_json::Value;
 use super::{AttemptError, Run};
 use crate::{
     downstream::{
+        apply,
+        objects::Identity,
         release::{self, Gate, GateInput, Record, ReleaseError, ReleaseState},
         session,
     },
@@ -26,6 +28,7 @@ impl Run {
         {
             return Gate::adopt(store, &self.fence, bundle, history).await.map_err(AttemptError::Release);
         }
+        self.may_see(rendered, &history).await?;
         match self.open(rendered, history, false, false).await {
             Err(ReleaseError::ForeignRun { record, status, resource_version }) => {
                 let key = format!("{record}@{resource_version}");
@@ -47,6 +50,18 @@ impl Run {
             }
             other => other.map_err(AttemptError::Release),
         }
+    }
+
+    /// An account that may not see what it is to deploy makes no revision: a failed one would list what it never had.
+    async fn may_see(&self, rendered: &Rendered, history: &[Record]) -> Result<(), AttemptError> {
+        if !self.downstream.server.acts_as_another() {
+            return Ok(());
+        }
+        let owned = self.objects_of(release::deployed(history)).await?;
+        let previous = Identity::of_all(&owned, &self.downstream.kinds, &self.namespace);
+        let owner = self.owner(Some(release::operation(history)), &previous);
+        let accessible = apply::accessible(&self.downstream, &owner, &rendered.objects);
+        accessible.await.map_err(AttemptError::Apply)
     }
 
     async fn open(
