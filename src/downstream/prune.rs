@@ -174,9 +174,8 @@ async fn labelled(ctx: &Downstream, kind: &Arc<Kind>, hash: &str) -> Result<Vec<
     match ctx.agent.metadata_list(&path).await {
         Ok(found) => Ok(found),
         // The kind went away, and its objects with it; or it is none whose objects are kept, such as a review.
-        Err(error) if error.is_not_found() || error.status().is_some_and(|status| status.code == 405) => {
-            Ok(Vec::new())
-        }
+        // A CRD that was just removed answers with a plain page, which has no reason.
+        Err(error) if error.status().is_some_and(|status| matches!(status.code, 404 | 405)) => Ok(Vec::new()),
         Err(source) => Err(RemovalError::Refused { object: kind.to_string(), source }),
     }
 }

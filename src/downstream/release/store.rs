@@ -164,7 +164,7 @@ impl Store {
     }
 
     /// Reads, for the rest of this module.
-    pub(super) fn server(&self) -> &Server {
+    pub(super) fn reader(&self) -> &Server {
         &self.reader
     }
 
