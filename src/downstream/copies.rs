@@ -90,14 +90,19 @@ impl fmt::Debug for Source {
 impl Source {
     /// Takes an object apart.
     pub fn new(kind: Copied, name: &str, mut object: Value) -> Self {
-        let map = |value: &Value| serde_json::from_value(value.clone()).unwrap_or_default();
+        let map = |value: &Value| -> BTreeMap<String, String> {
+            serde_json::from_value(value.clone()).unwrap_or_default()
+        };
         let parts = PARTS.iter().filter_map(|part| {
             let value = object.get_mut(*part)?.take();
             (!value.is_null()).then(|| ((*part).to_owned(), value))
         });
         let parts = parts.collect();
         let meta = &object["metadata"];
-        let (labels, annotations) = (map(&meta["labels"]), map(&meta["annotations"]));
+        let (mut labels, mut annotations) = (map(&meta["labels"]), map(&meta["annotations"]));
+        // What says whose copy this is, and whose claim wrote it, is never the source's.
+        labels.remove(keys::BUNDLE_DEPLOYMENT);
+        annotations.remove(keys::EPOCH_ANNOTATION);
         Self { kind, name: name.to_owned(), labels, annotations, parts }
     }
 }
@@ -368,7 +373,8 @@ mod tests {
     fn source() -> Source {
         let object = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/basic-auth",
             "data": {"password": "aHVudGVyMg=="}, "immutable": true,
-            "metadata": {"name": "s", "uid": "up", "labels": {"up": "stream"}, "annotations": {"an": "no"}}});
+            "metadata": {"name": "s", "uid": "up", "labels": {"up": "stream", keys::BUNDLE_DEPLOYMENT: "theirs"},
+                "annotations": {"an": "no", keys::EPOCH_ANNOTATION: "theirs/9"}}});
         Source::new(Copied::Secret, "s", object)
     }
 
