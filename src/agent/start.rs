@@ -23,6 +23,7 @@ use super::{
 use crate::{
     downstream::{
         Downstream,
+        accounts::Accounts,
         fleet_lease::{self, FleetLease},
         live::LiveStore,
         session::{SessionConfig, SessionError, SessionLease, Sweeper, watch_pods, watch_sessions},
@@ -183,6 +184,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         cluster,
         checkin_interval: args.checkin_interval,
         downstream,
+        accounts: Accounts::new(&args.namespace),
         live: LiveStore::new(client.clone(), errors.clone(), surroundings::wall),
         engine,
         session_id: session_id.clone(),

@@ -93,7 +93,7 @@ pub async fn foresee(
         (_, Err(text)) => return Ok(Prospect::Waits(text)),
         (Gate::Open | Gate::Blocked | Gate::Refused, Ok(())) => {}
     }
-    if let Err(refusal) = error::supported(&unit.spec, &options) {
+    if let Err(refusal) = error::supported(&unit.spec) {
         return Ok(Prospect::Fails(chain(&refusal)));
     }
     let history = store.history(namespace, &release).await.map_err(AttemptError::Release)?;

@@ -88,7 +88,7 @@ impl Run {
             scope: &ctx.scope,
             agent_namespace: &ctx.agent_namespace,
             upstream: &ctx.upstream,
-            downstream: &ctx.downstream,
+            downstream: &self.downstream,
             engine: &ctx.engine,
         }
     }

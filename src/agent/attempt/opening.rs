@@ -6,6 +6,8 @@ use serde_json::Value;
 use super::{AttemptError, Run};
 use crate::{
     downstream::{
+        apply,
+        objects::Identity,
         release::{self, Gate, GateInput, Record, ReleaseError, ReleaseState},
         session,
     },
@@ -21,16 +23,17 @@ pub(super) fn is_same(release: &release::Release, rendered: &Rendered) -> bool {
 impl Run {
     /// Opens the next revision, or adopts the one that is already as wanted.
     pub(super) async fn gate(&self, rendered: &Rendered) -> Result<Gate, AttemptError> {
-        let (store, bundle) = (&self.job.ctx.downstream.store, &*self.job.name);
+        let (store, bundle) = (&self.downstream.store, &*self.job.name);
         let history = store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
         let others = history.iter().filter_map(Record::stamp).map(|stamp| stamp.uid);
         let _ = self.earlier.set(others.filter(|uid| *uid != self.fence.stamp.uid).collect());
-        let never_applied =
-            self.job.object.status.as_ref().is_none_or(|status| status.applied_deployment_id.is_empty());
         let same = |release: &release::Release| is_same(release, rendered);
-        if never_applied && let ReleaseState::InSync { .. } = release::state(&history, bundle, same) {
+        if self.is_settled()
+            && let ReleaseState::InSync { .. } = release::state(&history, bundle, same)
+        {
             return Gate::adopt(store, &self.fence, bundle, history).await.map_err(AttemptError::Release);
         }
+        self.may_see(rendered, &history).await?;
         match self.open(rendered, history, false, false).await {
             Err(ReleaseError::ForeignRun { record, status, resource_version }) => {
                 let key = format!("{record}@{resource_version}");
@@ -52,6 +55,18 @@ impl Run {
             }
             other => other.map_err(AttemptError::Release),
         }
+    }
+
+    /// An account that may not see what it is to deploy makes no revision: a failed one would list what it never had.
+    async fn may_see(&self, rendered: &Rendered, history: &[Record]) -> Result<(), AttemptError> {
+        if !self.downstream.server.acts_as_another() {
+            return Ok(());
+        }
+        let owned = self.objects_of(release::deployed(history)).await?;
+        let previous = Identity::of_all(&owned, &self.downstream.kinds, &self.namespace);
+        let owner = self.owner(Some(release::operation(history)), &previous);
+        let accessible = apply::accessible(&self.downstream, &owner, &rendered.objects);
+        accessible.await.map_err(AttemptError::Apply)
     }
 
     async fn open(
@@ -78,7 +93,7 @@ impl Run {
             over_removal,
             max_history: helm.map_or(0, |helm| usize::try_from(helm.max_history).unwrap_or(0)),
         };
-        Gate::open(&self.job.ctx.downstream.store, &self.fence, input).await
+        Gate::open(&self.downstream.store, &self.fence, input).await
     }
 
     /// A removal that was given up, or whose replica is gone, was not heard of for TTL, or has gone no further for the
