@@ -13,6 +13,7 @@ use super::{
     apply::ApplyVerb,
     claims::{QuarantineVerb, ReleaseVerb, RetryVerb},
     delete::DeleteVerb,
+    explain::ExplainVerb,
     get::GetVerb,
     reset::ResetVerb,
 };
@@ -47,6 +48,8 @@ pub enum Verb {
     Delete(DeleteVerb),
     /// Show bundles and who works on them.
     Get(GetVerb),
+    /// Say where a bundle is and why, and what comes next.
+    Explain(ExplainVerb),
     /// Try bundles again now that back off, are in quarantine, or wait for a change.
     Retry(RetryVerb),
     /// Take claims away, with their counts.

@@ -14,6 +14,7 @@ mod controller;
 mod crds;
 pub mod delete;
 pub mod error;
+pub mod explain;
 mod files;
 mod fleet_yaml;
 pub mod get;
@@ -65,6 +66,7 @@ fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Apply(verb) => short(apply::run(&verb, out, &warn)),
         Verb::Delete(verb) => short(delete::run(&verb, out, &warn)),
         Verb::Get(verb) => short(get::run(&verb, out, &warn, now())),
+        Verb::Explain(verb) => short(explain::run(&verb, out, now())),
         Verb::Retry(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Release(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Quarantine(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
