@@ -13,9 +13,11 @@ use super::{
     apply::ApplyVerb,
     claims::{QuarantineVerb, ReleaseVerb, RetryVerb},
     delete::DeleteVerb,
+    events::EventsVerb,
     explain::ExplainVerb,
     get::GetVerb,
     reset::ResetVerb,
+    top::TopVerb,
 };
 use crate::{agent::args::AgentArgs, api::duration, controller::args::ControllerArgs};
 
@@ -50,6 +52,10 @@ pub enum Verb {
     Get(GetVerb),
     /// Say where a bundle is and why, and what comes next.
     Explain(ExplainVerb),
+    /// Show what agents and controller reported about bundles.
+    Events(EventsVerb),
+    /// Show replicas, what they work on, and what waits and why, as it happens.
+    Top(TopVerb),
     /// Try bundles again now that back off, are in quarantine, or wait for a change.
     Retry(RetryVerb),
     /// Take claims away, with their counts.

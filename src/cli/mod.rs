@@ -14,10 +14,12 @@ mod controller;
 mod crds;
 pub mod delete;
 pub mod error;
+pub mod events;
 pub mod explain;
 mod files;
 mod fleet_yaml;
 pub mod get;
+mod get_watch;
 mod glob;
 pub mod output;
 pub mod plan;
@@ -25,6 +27,7 @@ pub mod reset;
 #[cfg(test)]
 mod scripted;
 pub mod source;
+pub mod top;
 mod version;
 mod yaml;
 
@@ -67,6 +70,8 @@ fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Delete(verb) => short(delete::run(&verb, out, &warn)),
         Verb::Get(verb) => short(get::run(&verb, out, &warn, now())),
         Verb::Explain(verb) => short(explain::run(&verb, out, now())),
+        Verb::Events(verb) => short(events::run(&verb, out, &warn, now())),
+        Verb::Top(verb) => short(top::run(&verb, out, now())),
         Verb::Retry(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Release(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Quarantine(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),

@@ -227,6 +227,13 @@ fn takeover(facts: &Facts<'_>, claim: &Claim, told: &mut Explanation) {
             );
             told.waits_for.push("a live replica".into());
         }
+        Some([peer]) => {
+            told.next = format!(
+                "replica {} takes over within seconds, as attempt {}.",
+                peer.holder,
+                claim.attempt.saturating_add(1)
+            );
+        }
         Some(peers) => {
             told.next = format!(
                 "one of {} live replicas takes over within seconds, as attempt {}.",

@@ -172,7 +172,7 @@ fn open_claims_tell_the_holder_and_whether_it_lives() {
             claimed(),
             &[session("s1", 40, 1), session("b", 1, 1)],
             Phase::Claimed,
-            &["is silent", "1 live replicas takes over within seconds, as attempt 3"],
+            &["is silent", "replica agent-b takes over within seconds, as attempt 3"],
         ),
         seen(claimed(), &[session("b", 1, 1)], Phase::Claimed, &["has ended: it has no Lease", "takes over"]),
         seen(claimed(), &[], Phase::Claimed, &["nobody is left to take over", "flotilla controller"]),
@@ -244,7 +244,7 @@ fn claims_at_rest_tell_what_comes_next_and_when() {
         row(
             with_claim("Quarantined", &quarantined),
             Phase::Quarantined,
-            &["OOMKilled, exit code 137", "in 59m30s", "flotilla retry"],
+            &["OOMKilled, exit code 137", "again in 59m", "flotilla retry"],
         ),
         row(
             with_claim("Locked", "something else"),
