@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command line: one file per verb, and nothing in them that needs a terminal to be tested.
 //!
-//! Exit codes: 0 done, 1 an error (told on standard error), 2 arguments that cannot be read.
+//! Exit codes: 0 done, 1 an error (told on standard error), 2 arguments that cannot be read. `flotilla diff`: 1 for a
+//! difference, 2 for an error.
 
 mod age;
 mod agent;
 pub mod apply;
 pub mod args;
+mod changes;
 mod claim_edit;
 pub mod claims;
 pub mod cluster;
 mod controller;
 mod crds;
 pub mod delete;
+pub mod diff;
 pub mod error;
 pub mod events;
 pub mod explain;
@@ -22,12 +25,16 @@ pub mod get;
 mod get_watch;
 mod glob;
 pub mod output;
+mod past;
 pub mod plan;
+pub mod render;
 pub mod reset;
+pub mod rollback;
 #[cfg(test)]
 mod scripted;
 pub mod source;
 pub mod top;
+pub mod unit;
 mod version;
 mod yaml;
 
@@ -54,9 +61,10 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // `flotilla get | head` has what it wanted.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(CliError::Differs) => CliError::Differs.exit_code().into(),
         Err(error) => {
             tell(&format!("error: {}", chain(&error)));
-            ExitCode::FAILURE
+            error.exit_code().into()
         }
     }
 }
@@ -72,6 +80,9 @@ fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Explain(verb) => short(explain::run(&verb, out, now())),
         Verb::Events(verb) => short(events::run(&verb, out, &warn, now())),
         Verb::Top(verb) => short(top::run(&verb, out, now())),
+        Verb::Render(verb) => short(render::run(&verb, out, &warn, now())),
+        Verb::Diff(verb) => short(diff::run(&verb, out, &warn, now())),
+        Verb::Rollback(verb) => short(rollback::run(&verb, out)),
         Verb::Retry(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Release(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Quarantine(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),

@@ -7,6 +7,7 @@
 mod body;
 mod object;
 mod ownership;
+mod preview;
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -17,6 +18,8 @@ use kube::{
     runtime::wait::{await_condition, conditions},
 };
 use serde_json::Value;
+
+pub use preview::{Preview, preview};
 
 use super::{
     Downstream,
