@@ -184,14 +184,9 @@ mod tests {
         let mut out = Vec::new();
         let result = roll_back(&verb, &client, "c1", &mut out).await;
         let result = result.map(|()| String::from_utf8(out).unwrap()).map_err(|error| error.to_string());
-        let written = asked
-            .lock()
-            .unwrap()
-            .iter()
-            .filter(|(method, ..)| method == "PUT")
-            .map(|(.., body)| body.clone());
-        let written = written.collect();
-        (result, written, lines(&asked))
+        let asked_now = asked.lock().unwrap().clone();
+        let written = asked_now.into_iter().filter(|(method, ..)| method == "PUT").map(|(.., body)| body);
+        (result, written.collect(), lines(&asked))
     }
 
     #[tokio::test]
