@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `flotilla explain`: where a bundle is and why, in plain sentences.
 
+mod claim;
 mod drift;
 pub mod facts;
 mod look;
+mod sight;
 mod story;
 #[cfg(test)]
 mod tests;

@@ -1,26 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From facts to sentences. Pure: no cluster, no clock, no terminal.
 
-use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
-
 use super::{
+    claim::claimed,
     drift,
-    facts::{Advice, Explanation, Facts, Held, Life, Phase, SessionFact},
+    facts::{Advice, Explanation, Facts, Phase},
+    sight::{held, live, replicas},
 };
 use crate::{
     api::{keys, names, state, state::State},
-    cli::{age, claim_edit},
-    protocol::{Claim, ClaimSlot, ClaimState},
+    cli::claim_edit,
+    protocol::{ClaimSlot, ClaimState},
 };
 
-/// How long a unit in quarantine rests.
-const QUARANTINE: i64 = 3600;
 /// How long a claim that cannot be read is respected: the default of `--claim-timeout`.
 const CLAIM_TIMEOUT: &str = "10m";
 /// Label of a Cluster that keeps bundles of Fleet's own agent away.
 const NO_AGENT_BUNDLE: &str = "fleet.cattle.io/non-managed-agent=true";
-/// Begins the error of a replica whose management cluster went back in time.
-const WENT_BACK: &str = "the management cluster went back in time";
 
 /// Says where a bundle is, why, and what comes next.
 pub fn explain(facts: &Facts<'_>) -> Explanation {
@@ -59,16 +55,16 @@ pub fn explain(facts: &Facts<'_>) -> Explanation {
 }
 
 impl Explanation {
-    fn at(&mut self, phase: Phase, summary: impl Into<String>) {
+    pub(super) fn at(&mut self, phase: Phase, summary: impl Into<String>) {
         self.phase = phase;
         self.summary = summary.into();
     }
 
-    fn say(&mut self, sentence: impl Into<String>) {
+    pub(super) fn say(&mut self, sentence: impl Into<String>) {
         self.why.push(sentence.into());
     }
 
-    fn advise(&mut self, command: &str, effect: &str) {
+    pub(super) fn advise(&mut self, command: &str, effect: &str) {
         let command = format!("{command} {} -n {}", self.name, self.namespace);
         self.advice.push(Advice { command, effect: effect.to_owned() });
     }
@@ -105,216 +101,7 @@ fn unreadable(text: &str, told: &mut Explanation) {
     told.advise("flotilla release --force", "takes that claim away now; be sure that nobody works under it");
 }
 
-fn claimed(facts: &Facts<'_>, claim: &Claim, told: &mut Explanation) {
-    let fact = held(facts, claim);
-    let since = written(facts);
-    let spec = &facts.bd.spec;
-    let life = fact.life;
-    told.claim = Some(fact);
-    if claim.deployment != spec.deployment_id && !claim.state.is_open() {
-        told.say(format!(
-            "The claim is about an earlier deployment ({}); the new one need not wait for it.",
-            claim.deployment
-        ));
-        return idle(facts, told);
-    }
-    if !claim.state.is_open() && closed_gate(facts, told) {
-        told.say(format!("Before that: {} after attempt {}.", claim.state.reason(), claim.attempt));
-        return;
-    }
-    match claim.state {
-        ClaimState::Claimed => {
-            told.at(Phase::Claimed, "is being deployed.");
-            told.say(format!(
-                "Replica {} works on deployment {}: attempt {}, begun {} ago.",
-                claim.holder,
-                claim.deployment,
-                claim.attempt,
-                ago(facts.now, since)
-            ));
-            open_claim(facts, claim, life, since, told);
-        }
-        ClaimState::Waiting => {
-            told.at(Phase::Waiting, "is deployed and waits until it is ready.");
-            told.say(format!(
-                "Replica {} applied attempt {} and has waited {} so far; it holds no worker slot.",
-                claim.holder,
-                claim.attempt,
-                ago(facts.now, since)
-            ));
-            told.waits_for = not_ready(facts);
-            open_claim(facts, claim, life, since, told);
-        }
-        ClaimState::BackingOff => backing_off(facts, claim, since, told),
-        ClaimState::Expired => {
-            told.at(Phase::Expired, "lost its claim and may be claimed by any replica.");
-            told.say(format!("Attempt {} was replica {}'s.", claim.attempt, claim.holder));
-            lost(claim, told);
-            if let Some(cause) = &claim.cause {
-                told.say(format!("Why: {cause}."));
-            }
-            claimable(facts, told);
-        }
-        ClaimState::Quarantined => quarantined(claim, since, facts, told),
-    }
-    if claim.deployment != spec.deployment_id {
-        told.say(format!(
-            "A newer deployment, {}, is asked for; it replaces this one at the next safe point.",
-            spec.deployment_id
-        ));
-    }
-}
-
-/// What is to be said of a claim that somebody holds.
-fn open_claim(
-    facts: &Facts<'_>,
-    claim: &Claim,
-    life: Life,
-    since: Option<DateTime<Utc>>,
-    told: &mut Explanation,
-) {
-    lost(claim, told);
-    let budget = i64::try_from(claim.budget).unwrap_or(i64::MAX);
-    let end = since.and_then(|since| since.checked_add_signed(TimeDelta::try_seconds(budget)?));
-    match life {
-        Life::Live => {
-            told.say(format!("{} lives: {}.", claim.holder, renewed(facts, claim)));
-            told.next = match end {
-                Some(end) if end > facts.now => format!(
-                    "{} finishes, or gives up when its budget of {} is spent, in {}.",
-                    claim.holder,
-                    age::text(budget),
-                    age::text((end - facts.now).num_seconds())
-                ),
-                _ => "its budget is spent: another replica takes it over within the margin.".into(),
-            };
-            told.next_at = end.map(stamp);
-        }
-        Life::Silent => {
-            told.say(format!(
-                "{} is silent: {}. Its peers take it for dead.",
-                claim.holder,
-                renewed(facts, claim)
-            ));
-            takeover(facts, claim, told);
-        }
-        Life::Ended => {
-            told.say(format!(
-                "Session {} of {} has ended: it has no Lease any more.",
-                claim.session, claim.holder
-            ));
-            takeover(facts, claim, told);
-        }
-        Life::Unknown => {
-            told.next = format!(
-                "{} finishes; if it is dead or stuck, a peer takes over within seconds, or when the budget of {} is \
-                 spent, or else the controller ends the claim.",
-                claim.holder,
-                age::text(budget)
-            );
-            told.next_at = end.map(stamp);
-        }
-    }
-}
-
-fn takeover(facts: &Facts<'_>, claim: &Claim, told: &mut Explanation) {
-    match live(facts).as_deref() {
-        Some([]) => {
-            told.next = format!(
-                "nobody is left to take over; flotilla controller, where it runs, ends the claim when its budget of {} \
-                 is spent.",
-                age::text(i64::try_from(claim.budget).unwrap_or(i64::MAX))
-            );
-            told.waits_for.push("a live replica".into());
-        }
-        Some([peer]) => {
-            told.next = format!(
-                "replica {} takes over within seconds, as attempt {}.",
-                peer.holder,
-                claim.attempt.saturating_add(1)
-            );
-        }
-        Some(peers) => {
-            told.next = format!(
-                "one of {} live replicas takes over within seconds, as attempt {}.",
-                peers.len(),
-                claim.attempt.saturating_add(1)
-            );
-        }
-        None => told.next = "a live replica takes over.".into(),
-    }
-}
-
-fn lost(claim: &Claim, told: &mut Explanation) {
-    if claim.lost > 0 {
-        told.say(format!(
-            "{} earlier {} lost with the replica that made {} (sessions {}).",
-            claim.lost,
-            if claim.lost == 1 { "attempt was" } else { "attempts were" },
-            if claim.lost == 1 { "it" } else { "them" },
-            claim.by.join(", ")
-        ));
-    }
-}
-
-fn backing_off(facts: &Facts<'_>, claim: &Claim, since: Option<DateTime<Utc>>, told: &mut Explanation) {
-    let rest = i64::try_from(claim.retry_in.unwrap_or(0)).unwrap_or(i64::MAX);
-    let due = since.and_then(|since| since.checked_add_signed(TimeDelta::try_seconds(rest)?));
-    let went_back = claim.cause.as_deref().is_some_and(|cause| cause.contains(WENT_BACK));
-    if went_back {
-        told.at(Phase::WentBack, "waits for a person: the management cluster was restored from a backup.");
-        told.say("Objects below carry stamps of a time that was lost with the restore; nothing is overwritten by guess.");
-        told.waits_for
-            .push("`flotilla reset`, or for the management cluster's versions to come that far again".into());
-        told.advise(
-            "flotilla reset --downstream-kubeconfig FILE",
-            "sets those stamps back, once you have checked what is deployed",
-        );
-    } else {
-        told.at(Phase::BackingOff, "failed and is tried again.");
-        told.say(format!(
-            "Attempt {} by replica {} failed {} ago.",
-            claim.attempt,
-            claim.holder,
-            ago(facts.now, since)
-        ));
-        told.advise("flotilla retry", "does not wait for that");
-    }
-    lost(claim, told);
-    told.next = match due {
-        Some(due) if due > facts.now => {
-            format!(
-                "attempt {} in {}.",
-                claim.attempt.saturating_add(1),
-                age::text((due - facts.now).num_seconds())
-            )
-        }
-        _ => format!("attempt {} as soon as a replica has a free slot.", claim.attempt.saturating_add(1)),
-    };
-    told.next_at = due.map(stamp);
-    nobody(facts, told);
-}
-
-fn quarantined(claim: &Claim, since: Option<DateTime<Utc>>, facts: &Facts<'_>, told: &mut Explanation) {
-    told.at(Phase::Quarantined, "is in quarantine and left alone.");
-    lost(claim, told);
-    if let Some(cause) = &claim.cause {
-        told.say(format!("Evidence: {cause}."));
-    }
-    let due = since.and_then(|since| since.checked_add_signed(TimeDelta::try_seconds(QUARANTINE)?));
-    told.next = match due {
-        Some(due) if due > facts.now => format!(
-            "one replica alone tries again in {}, or at once when the bundle changes.",
-            age::text((due - facts.now).num_seconds())
-        ),
-        _ => "one replica alone tries again now.".into(),
-    };
-    told.next_at = due.map(stamp);
-    told.advise("flotilla retry", "tries it now and forgives the losses");
-    nobody(facts, told);
-}
-
-fn idle(facts: &Facts<'_>, told: &mut Explanation) {
+pub(super) fn idle(facts: &Facts<'_>, told: &mut Explanation) {
     let bd = facts.bd;
     if names::is_agent_bundle(&told.name) {
         told.at(
@@ -348,7 +135,7 @@ fn idle(facts: &Facts<'_>, told: &mut Explanation) {
 }
 
 /// What keeps every replica from beginning; true if something does.
-fn closed_gate(facts: &Facts<'_>, told: &mut Explanation) -> bool {
+pub(super) fn closed_gate(facts: &Facts<'_>, told: &mut Explanation) -> bool {
     let spec = &facts.bd.spec;
     let outdated = crate::upstream::snapshot(facts.bd, false).outdated;
     let held = [
@@ -393,7 +180,7 @@ fn closed_gate(facts: &Facts<'_>, told: &mut Explanation) -> bool {
 }
 
 /// What is said of a unit that any replica may take.
-fn claimable(facts: &Facts<'_>, told: &mut Explanation) {
+pub(super) fn claimable(facts: &Facts<'_>, told: &mut Explanation) {
     told.next = "the first replica with a free slot claims it.".into();
     let Some(live) = live(facts) else { return };
     if live.is_empty() {
@@ -406,7 +193,7 @@ fn claimable(facts: &Facts<'_>, told: &mut Explanation) {
     }
 }
 
-fn nobody(facts: &Facts<'_>, told: &mut Explanation) {
+pub(super) fn nobody(facts: &Facts<'_>, told: &mut Explanation) {
     if live(facts).is_some_and(|live| live.is_empty()) {
         if matches!(told.phase, Phase::Unclaimed | Phase::Expired) {
             told.phase = Phase::NoReplica;
@@ -459,7 +246,7 @@ fn deployed(facts: &Facts<'_>, told: &mut Explanation) {
     }
 }
 
-fn not_ready(facts: &Facts<'_>) -> Vec<String> {
+pub(super) fn not_ready(facts: &Facts<'_>) -> Vec<String> {
     let entries = facts.bd.status.iter().flat_map(|status| &status.non_ready_status);
     entries
         .map(|entry| {
@@ -519,61 +306,4 @@ fn unseen(facts: &Facts<'_>) -> Vec<String> {
         ("the release's history", below.history.as_ref().err()),
     ];
     parts.into_iter().filter_map(|(part, error)| error.map(|error| format!("{part}: {error}"))).collect()
-}
-
-/// The sessions that live, if they are seen.
-fn live<'a>(facts: &Facts<'a>) -> Option<Vec<&'a SessionFact>> {
-    let sessions = facts.below?.sessions.as_ref().ok()?;
-    Some(sessions.iter().filter(|session| is_live(session)).collect())
-}
-
-fn is_live(session: &SessionFact) -> bool {
-    session.silent.is_some_and(|silent| silent <= session.ttl)
-}
-
-fn held(facts: &Facts<'_>, claim: &Claim) -> Held {
-    let life = match facts.below.map(|below| &below.sessions) {
-        None | Some(Err(_)) => Life::Unknown,
-        Some(Ok(sessions)) => match sessions.iter().find(|session| session.session == claim.session.0) {
-            None => Life::Ended,
-            Some(session) if is_live(session) => Life::Live,
-            Some(_) => Life::Silent,
-        },
-    };
-    Held {
-        reason: claim.state.reason(),
-        holder: claim.holder.0.clone(),
-        session: claim.session.0.clone(),
-        life,
-        attempt: claim.attempt,
-        lost: claim.lost,
-        lost_by: claim.by.clone(),
-        since: written(facts).map(stamp).unwrap_or_default(),
-    }
-}
-
-fn renewed(facts: &Facts<'_>, claim: &Claim) -> String {
-    let sessions = facts.below.and_then(|below| below.sessions.as_ref().ok());
-    let session = sessions.and_then(|all| all.iter().find(|session| session.session == claim.session.0));
-    match session.and_then(|session| session.silent) {
-        Some(silent) => format!("session {} was renewed {} ago", claim.session, age::text(silent)),
-        None => format!("session {} was never renewed", claim.session),
-    }
-}
-
-fn replicas(count: usize) -> String {
-    if count == 1 { "1 replica is".into() } else { format!("{count} replicas are") }
-}
-
-/// When the claim's condition was written.
-fn written(facts: &Facts<'_>) -> Option<DateTime<Utc>> {
-    facts.bd.condition(keys::CLAIM_CONDITION)?.last_transition_time.parse().ok()
-}
-
-fn ago(now: DateTime<Utc>, since: Option<DateTime<Utc>>) -> String {
-    since.map_or_else(|| "some time".to_owned(), |since| age::text((now - since).num_seconds()))
-}
-
-fn stamp(time: DateTime<Utc>) -> String {
-    time.to_rfc3339_opts(SecondsFormat::Secs, true)
 }

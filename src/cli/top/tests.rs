@@ -153,7 +153,7 @@ fn a_print_is_as_long_as_it_needs_to_be() {
         text,
         "\
 flotilla top  c1  12:00:00  8 bundles  1 Ready  7 WaitApplied
-0.0 bundles/s   takeovers: 1   replicas: 1 live
+replicas: 1 live
 ── Replicas: free slots, version, last sign of life, claims (#attempt, age) ────────────────────────
 agent-0            2 free  0.1.0       2s  db #2 30s waiting │ web #2 30s
 agent-1            0 free  0.1.0      60s
@@ -201,4 +201,28 @@ fn without_the_cluster_below_holders_of_claims_are_lanes_all_the_same() {
     let lanes = model.lanes(Sort::Age, at("12:00:00"));
     assert_eq!((lanes.len(), &*lanes[0].holder, lanes[0].seen.is_none()), (1, "agent-1", true));
     assert!(screen(&model, &mut Choice::default()).contains("only holders of claims are seen"));
+}
+
+#[test]
+fn keys_scroll_sort_and_end() {
+    use ratatui::crossterm::event::KeyEvent;
+
+    let key = |code| Input::Key(KeyEvent::new(code, KeyModifiers::NONE));
+    let mut choice = Choice::default();
+    for (code, scroll) in [
+        (KeyCode::Up, 0),
+        (KeyCode::Down, 1),
+        (KeyCode::PageDown, 11),
+        (KeyCode::Char('k'), 10),
+        (KeyCode::PageUp, 0),
+        (KeyCode::End, usize::MAX),
+        (KeyCode::Home, 0),
+    ] {
+        apply(&key(code), &mut choice);
+        assert_eq!(choice.scroll, scroll, "{code:?}");
+    }
+    apply(&key(KeyCode::Char('s')), &mut choice);
+    assert_eq!(choice.sort, Sort::Attempt);
+    assert!(ends(&key(KeyCode::Char('q'))) && !ends(&key(KeyCode::Char('c'))));
+    assert!(ends(&Input::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))));
 }

@@ -63,7 +63,7 @@ pub fn draw(
         part(usize::from(!choice.whole)),
     ])
     .areas(area);
-    Paragraph::new(header(model, title, &lanes, now)).render(head, buffer);
+    Paragraph::new(header(model, choice.whole, title, &lanes, now)).render(head, buffer);
     Paragraph::new(lanes_text(model, &lanes, top)).render(top, buffer);
     let lines = model.queue(choice.sort, now);
     Paragraph::new(queue_text(&lines, choice, model, queue)).render(queue, buffer);
@@ -81,7 +81,7 @@ pub fn draw(
     }
 }
 
-fn header<'a>(model: &Model, title: &str, lanes: &[Lane], now: DateTime<Utc>) -> Vec<Text<'a>> {
+fn header<'a>(model: &Model, whole: bool, title: &str, lanes: &[Lane], now: DateTime<Utc>) -> Vec<Text<'a>> {
     let mut first = vec![
         Span::styled("flotilla top", Style::new().add_modifier(Modifier::BOLD)),
         Span::raw(format!("  {title}  {}  ", now.format("%H:%M:%S"))),
@@ -103,7 +103,12 @@ fn header<'a>(model: &Model, title: &str, lanes: &[Lane], now: DateTime<Utc>) ->
         Below::Seen => format!("replicas: {live} live"),
         Below::Failed(error) => format!("replicas not seen: {error}"),
     };
-    let second = format!("{:.1} bundles/s   takeovers: {}   {replicas}", model.rate(now), model.taken_over);
+    // One look shows no rate.
+    let second = if whole {
+        replicas
+    } else {
+        format!("{:.1} bundles/s   takeovers: {}   {replicas}", model.rate(now), model.taken_over)
+    };
     vec![Text::from(first), Text::from(second)]
 }
 
