@@ -131,7 +131,7 @@ async fn one_goes_back_and_the_bundle_follows(
     let price = maps.get("stall").await?.data.and_then(|data| data.get("price").cloned());
     ensure!(price.as_deref() == Some("seven"), "{price:?}");
     let list = run(world, &["rollback", "stall", "--list"], "", 0)?;
-    ensure!(list.lines().count() == 3 && list.contains("(in force)"), "{list}");
+    ensure!(list.lines().count() == 4 && list.contains("(in force)"), "{list}");
     let refused = output(world, &["rollback", "stall", "7"], "")?;
     ensure!(refused.0 == 1 && refused.2.contains("revision 7 is not known here"), "{refused:?}");
     Ok(())

@@ -97,10 +97,16 @@ pub fn chosen(bd: &BundleDeployment, wanted: Option<u32>) -> Result<Entry, Strin
         Some(wanted) => entry.revision == Some(wanted),
         None => entry.revision.is_some() && entry.spec.deployment_id != bd.spec.deployment_id,
     };
-    entries.iter().rev().find(fits).cloned().ok_or_else(|| match wanted {
-        Some(wanted) => format!("revision {wanted} is not known here; {}", known()),
-        None => format!("there is nothing to go back to: {}", known()),
-    })
+    let Some(entry) = entries.iter().rev().find(fits) else {
+        return Err(match wanted {
+            Some(wanted) => format!("revision {wanted} is not known here; {}", known()),
+            None => format!("there is nothing to go back to: {}", known()),
+        });
+    };
+    if entry.spec.deployment_id == bd.spec.deployment_id {
+        return Err(format!("what revision {} deployed is in force", entry.revision.unwrap_or_default()));
+    }
+    Ok(entry.clone())
 }
 
 #[cfg(test)]
