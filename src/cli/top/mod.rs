@@ -134,7 +134,7 @@ async fn once(feed: &mut Feed, title: &str, out: &mut dyn Write) -> Result<(), C
 
 /// All of it as text, as long as it needs to be.
 fn printed(model: &Model, title: &str, now: DateTime<Utc>) -> String {
-    let area = Rect::new(0, 0, WIDTH, view::height(model, now));
+    let area = Rect::new(0, 0, WIDTH, view::height(model, now, WIDTH));
     let mut buffer = Buffer::empty(area);
     view::draw(model, &mut Choice { whole: true, ..Choice::default() }, title, now, area, &mut buffer);
     let rows = buffer.content().chunks(WIDTH.into());

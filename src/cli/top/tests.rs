@@ -170,6 +170,19 @@ later                       4    30s  attempt 5 in 15s. no such kind
 }
 
 #[test]
+fn a_print_shows_every_claim_of_a_lane() {
+    let mut model = Model::new(Below::NotAsked);
+    for n in 0..9 {
+        let claim = claim("agent-1", "b", &format!("n{n}"), 1, "Claimed", "");
+        model.bundle(bd(&format!("bundle-number-{n}"), &json!({}), &claim), at("11:59:55"));
+    }
+    let text = printed(&model, "c1", at("12:00:00"));
+    assert_eq!(text.matches("bundle-number-").count(), 9, "{text}");
+    let screen = screen(&model, &mut Choice::default());
+    assert!(screen.contains("bundle-number-0 #1 30s +8"), "{screen}");
+}
+
+#[test]
 fn the_rate_counts_what_was_deployed_in_the_last_ten_seconds() {
     let mut model = model();
     model.bundle(deployed("web"), at("12:00:00"));

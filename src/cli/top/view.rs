@@ -19,6 +19,8 @@ const LANES: usize = 8;
 const TAKEOVERS: usize = 3;
 /// Width of replicas' names.
 const REPLICA: usize = 16;
+/// Width of a lane before its claims.
+const HEAD: usize = REPLICA + 26;
 /// Width of bundles' names.
 const NAME: usize = 24;
 
@@ -34,8 +36,9 @@ pub struct Choice {
 }
 
 /// How many lines a print of all of it takes.
-pub fn height(model: &Model, now: DateTime<Utc>) -> u16 {
-    let lanes = model.lanes(Sort::Age, now).len().max(1);
+pub fn height(model: &Model, now: DateTime<Utc>, width: u16) -> u16 {
+    let lanes: usize = model.lanes(Sort::Age, now).iter().map(|lane| rows(lane, width).len()).sum();
+    let lanes = lanes.max(1);
     let queue = model.queue(Sort::Age, now).len().max(1);
     let takeovers = model.takeovers().count().min(TAKEOVERS);
     let lines = 2 + (1 + lanes) + (1 + queue) + takeovers + usize::from(takeovers > 0);
@@ -53,18 +56,21 @@ pub fn draw(
 ) {
     let lanes = model.lanes(choice.sort, now);
     let takeovers: Vec<_> = model.takeovers().take(TAKEOVERS).collect();
-    let most = if choice.whole { usize::MAX } else { LANES };
+    let lines = match choice.whole {
+        true => lanes.iter().map(|lane| rows(lane, area.width).len()).sum(),
+        false => lanes.len().min(LANES),
+    };
     let part = |lines: usize| Constraint::Length(u16::try_from(lines).unwrap_or(u16::MAX));
     let [head, top, queue, below, foot] = Layout::vertical([
         part(2),
-        part(1 + lanes.len().clamp(1, most.min(u16::MAX.into()))),
+        part(1 + lines.max(1)),
         Constraint::Min(2),
         part(if takeovers.is_empty() { 0 } else { 1 + takeovers.len() }),
         part(usize::from(!choice.whole)),
     ])
     .areas(area);
     Paragraph::new(header(model, choice.whole, title, &lanes, now)).render(head, buffer);
-    Paragraph::new(lanes_text(model, &lanes, top)).render(top, buffer);
+    Paragraph::new(lanes_text(model, choice.whole, &lanes, top)).render(top, buffer);
     let lines = model.queue(choice.sort, now);
     Paragraph::new(queue_text(&lines, choice, model, queue)).render(queue, buffer);
     if !takeovers.is_empty() {
@@ -112,11 +118,11 @@ fn header<'a>(model: &Model, whole: bool, title: &str, lanes: &[Lane], now: Date
     vec![Text::from(first), Text::from(second)]
 }
 
-fn lanes_text<'a>(model: &Model, lanes: &[Lane], area: Rect) -> Vec<Text<'a>> {
+fn lanes_text<'a>(model: &Model, whole: bool, lanes: &[Lane], area: Rect) -> Vec<Text<'a>> {
     let mut text =
         vec![bar("Replicas: free slots, version, last sign of life, claims (#attempt, age)", area.width)];
     let room = usize::from(area.height).saturating_sub(1);
-    let shown = if lanes.len() > room { room.saturating_sub(1) } else { lanes.len() };
+    let shown = if !whole && lanes.len() > room { room.saturating_sub(1) } else { lanes.len() };
     for lane in &lanes[..shown] {
         let (facts, style) = match &lane.seen {
             Some((free, version, silent)) => {
@@ -129,11 +135,15 @@ fn lanes_text<'a>(model: &Model, lanes: &[Lane], area: Rect) -> Vec<Text<'a>> {
             None => (format!("{:>3}{:20}", "?", ""), Style::new()),
         };
         let head = format!("{:<REPLICA$} {facts}  ", end(&lane.holder, REPLICA));
-        let width = usize::from(area.width).saturating_sub(head.chars().count());
-        text.push(Text::from(vec![
-            Span::styled(head, style),
-            Span::styled(packed(&lane.claims, width), Style::new().fg(Color::Cyan)),
-        ]));
+        let claims = Style::new().fg(Color::Cyan);
+        let lines = match whole {
+            true => rows(lane, area.width),
+            false => vec![packed(&lane.claims, usize::from(area.width).saturating_sub(HEAD))],
+        };
+        for (at, line) in lines.into_iter().enumerate() {
+            let head = if at == 0 { head.clone() } else { format!("{:HEAD$}", "") };
+            text.push(Text::from(vec![Span::styled(head, style), Span::styled(line, claims)]));
+        }
     }
     if lanes.len() > shown {
         text.push(Text::from(format!("… and {} more replicas", lanes.len() - shown)).style(dim()));
@@ -142,6 +152,23 @@ fn lanes_text<'a>(model: &Model, lanes: &[Lane], area: Rect) -> Vec<Text<'a>> {
         text.push(Text::from("nobody works").style(dim()));
     }
     text
+}
+
+/// All claims of a lane, on as many lines as they take; at least one.
+fn rows(lane: &Lane, width: u16) -> Vec<String> {
+    let width = usize::from(width).saturating_sub(HEAD);
+    let mut rows = vec![String::new()];
+    for claim in &lane.claims {
+        let next = claim.claim();
+        match rows.last_mut() {
+            Some(row) if row.is_empty() => row.push_str(&next),
+            Some(row) if row.chars().count() + 3 + next.chars().count() <= width => {
+                row.push_str(&format!(" │ {next}"));
+            }
+            _ => rows.push(next),
+        }
+    }
+    rows
 }
 
 /// As many claims as fit, and how many do not.
