@@ -98,6 +98,8 @@ async fn deploy(
                 "annotations": {keys::BUNDLE_ID: "b"}}, "templates": [], "files": [], "values": null}),
             manifest: manifest(objects),
             values: None,
+            hooks: None,
+            replaces: false,
             history,
             create_namespace: true,
             fail_foreign: false,
@@ -107,8 +109,15 @@ async fn deploy(
     )
     .await?;
     let previous = Identity::of_all(before, &ctx.kinds, "ns");
-    let owner =
-        Owner { namespace: "ns", name: "app", take_ownership: false, overwrites: &[], previous: &previous };
+    let owner = Owner {
+        namespace: "ns",
+        name: "app",
+        upgrade: false,
+        replace: false,
+        take_ownership: false,
+        overwrites: &[],
+        previous: &previous,
+    };
     let operation = gate.operation();
     match apply::apply_all(ctx, fence, &owner, objects, None).await {
         Ok(applied) => {
@@ -211,8 +220,15 @@ async fn a_release_lives_and_helm_reads_it_at_every_step() -> anyhow::Result<()>
     let late = deploy(&ctx, &fence("u/20"), &first, &second).await.unwrap_err();
     assert!(format!("{late:#}").contains("newer claim"), "{late:#}");
     let previous = HashSet::new();
-    let owner =
-        Owner { namespace: "ns", name: "app", take_ownership: false, overwrites: &[], previous: &previous };
+    let owner = Owner {
+        namespace: "ns",
+        name: "app",
+        upgrade: false,
+        replace: false,
+        take_ownership: false,
+        overwrites: &[],
+        previous: &previous,
+    };
     let late = apply::apply_all(&ctx, &fence("u/20"), &owner, &first[..1], None).await.unwrap_err();
     assert!(matches!(late.fenced(), Some(Fenced::Newer { .. })), "{late}");
     let late = prune::prune(&ctx, &fence("u/20"), ("ns", "app"), &second, &HashSet::new()).await.unwrap_err();
@@ -244,6 +260,7 @@ async fn a_release_lives_and_helm_reads_it_at_every_step() -> anyhow::Result<()>
     };
     let guarded = uninstall::guard(&ctx, removal).await?.context("something to remove")?;
     let removed = guarded.remove(&ctx, &second, &CancellationToken::new()).await?;
+    guarded.forget(&ctx).await?;
     assert!(removed.iter().all(|one| one.fate == Fate::Deleted && one.gone.is_some()), "{removed:?}");
     assert!(maps.get_opt("one").await?.is_none());
     let secrets: Api<Secret> = Api::namespaced(plane.admin().await?, "ns");
@@ -266,8 +283,15 @@ async fn errors_of_a_real_server_are_told_apart() -> anyhow::Result<()> {
     namespaces.create(&PostParams::default(), &ns).await?;
 
     let previous = HashSet::new();
-    let owner =
-        Owner { namespace: "ns", name: "app", take_ownership: false, overwrites: &[], previous: &previous };
+    let owner = Owner {
+        namespace: "ns",
+        name: "app",
+        upgrade: false,
+        replace: false,
+        take_ownership: false,
+        overwrites: &[],
+        previous: &previous,
+    };
     let fence = fence("u/10");
     let refused = async |object: Object| -> ApplyError {
         apply::apply_all(&ctx, &fence, &owner, &[object], None).await.expect_err("this must be refused")

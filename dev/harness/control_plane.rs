@@ -2,6 +2,7 @@
 //! One control plane: etcd and kube-apiserver, with real certificates, RBAC and an audit log.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,6 +26,9 @@ pub struct Options {
     pub lifetime: Lifetime,
     /// Further arguments of kube-apiserver; a repeated flag overrides the harness' own.
     pub apiserver_args: Vec<String>,
+    /// The address of this machine under which a real node reaches the API server; it then listens there instead
+    /// of on 127.0.0.1, and pods have service accounts.
+    pub address: Option<Ipv4Addr>,
     /// Another audit policy than that of [`AuditEntry`]; [`ControlPlane::audit`] is of no use then.
     pub audit_policy: Option<&'static str>,
 }
@@ -35,7 +39,7 @@ pub struct ControlPlane {
     pub name: String,
     /// Certificates, data and logs.
     pub dir: PathBuf,
-    /// The API server's port on 127.0.0.1.
+    /// The API server's port, on 127.0.0.1 unless the options say otherwise.
     pub port: u16,
     pub(super) options: Options,
     pub(super) authority: Authority,
@@ -87,7 +91,11 @@ impl ControlPlane {
 
     /// The API server's address.
     pub fn url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.port)
+        format!("https://{}:{}", self.address(), self.port)
+    }
+
+    fn address(&self) -> Ipv4Addr {
+        self.options.address.unwrap_or(Ipv4Addr::LOCALHOST)
     }
 
     /// The certificate of the authority behind the server's, PEM.
@@ -213,12 +221,15 @@ impl ControlPlane {
     }
 
     fn write_files(&self) -> anyhow::Result<()> {
-        let server = self.authority.server()?;
+        let server = self.authority.server(self.options.address)?;
+        let kubelet_client = self.authority.client("kube-apiserver", Some("system:masters"))?;
         let (token_public, token_private) = pki::token_keys()?;
         for (file, text) in [
             ("ca.pem", self.authority.pem()),
             ("server.pem", &server.certificate),
             ("server.key", &server.key),
+            ("kubelet-client.pem", &kubelet_client.certificate),
+            ("kubelet-client.key", &kubelet_client.key),
             ("tokens.pub", &token_public),
             ("tokens.key", &token_private),
             ("audit-policy.yaml", self.options.audit_policy.unwrap_or(audit::POLICY)),
@@ -262,21 +273,33 @@ impl ControlPlane {
             ])
             .args([
                 "--service-account-issuer=https://kubernetes.default.svc",
-                "--bind-address=127.0.0.1",
-                "--advertise-address=127.0.0.1",
-                // The endpoints of the service `kubernetes` may not be a loopback address, and nobody uses them.
-                "--endpoint-reconciler-type=none",
                 "--service-cluster-ip-range=10.96.0.0/16",
                 "--authorization-mode=Node,RBAC",
                 "--anonymous-auth=false",
                 "--allow-privileged=true",
-                // Pods are accepted before a controller manager has made their service account.
-                "--disable-admission-plugins=ServiceAccount",
                 "--audit-log-format=json",
                 // In megabytes: one file for the whole run.
                 "--audit-log-maxsize=100000",
             ])
-            .args(&self.options.apiserver_args);
+            .args([
+                format!("--bind-address={}", self.address()),
+                format!("--advertise-address={}", self.address()),
+            ]);
+        match self.options.address {
+            None => command.args([
+                // The endpoints of the service `kubernetes` may not be a loopback address, and nobody uses them.
+                "--endpoint-reconciler-type=none",
+                // Pods are accepted before a controller manager has made their service account.
+                "--disable-admission-plugins=ServiceAccount",
+            ]),
+            // For `kubectl logs` and `exec`.
+            Some(_) => command.args([
+                "--kubelet-preferred-address-types=InternalIP".to_owned(),
+                format!("--kubelet-client-certificate={}", file("kubelet-client.pem")),
+                format!("--kubelet-client-key={}", file("kubelet-client.key")),
+            ]),
+        };
+        command.args(&self.options.apiserver_args);
         let mut process = self.spawn("kube-apiserver", command)?;
         let client = self.admin().await?;
         let etcd = self.etcd.as_mut();

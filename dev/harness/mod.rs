@@ -11,11 +11,15 @@
 
 mod audit;
 pub mod bundles;
+pub mod chart;
+pub mod charts;
 mod control_plane;
 pub mod fleet;
 mod follow;
 pub mod judge;
 mod kubeconfig;
+mod network;
+pub mod node;
 mod pki;
 mod ports;
 mod process;
@@ -24,6 +28,7 @@ pub mod proxy;
 pub mod records;
 pub mod registrar;
 pub mod replica;
+pub mod stage;
 mod tools;
 pub mod units;
 mod until;

@@ -2,6 +2,7 @@
 //! The certificates of one control plane.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -43,10 +44,11 @@ impl Authority {
         &self.pem
     }
 
-    /// A certificate for the API server.
-    pub fn server(&self) -> anyhow::Result<Pair> {
-        let names = ["127.0.0.1", "10.96.0.1", "localhost", "kubernetes.default.svc"];
-        let params = CertificateParams::new(names.map(String::from).to_vec())?;
+    /// A certificate for the API server, valid for `address` too.
+    pub fn server(&self, address: Option<Ipv4Addr>) -> anyhow::Result<Pair> {
+        let names = ["127.0.0.1", "10.96.0.1", "localhost", "kubernetes.default.svc"].map(String::from);
+        let names = names.into_iter().chain(address.map(|address| address.to_string()));
+        let params = CertificateParams::new(names.collect::<Vec<_>>())?;
         self.sign(params, "kube-apiserver", None, ExtendedKeyUsagePurpose::ServerAuth)
     }
 

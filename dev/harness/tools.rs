@@ -19,6 +19,20 @@ impl Tools {
     /// A control plane on which Deployments become ready.
     pub const WORKLOADS: &'static [&'static str] =
         &["kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "kwok"];
+    /// A control plane with a real node, and what installs charts on it.
+    pub const NODE: &'static [&'static str] = &[
+        "kube-apiserver",
+        "etcd",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kubelet",
+        "kube-proxy",
+        "containerd",
+        "containerd-shim-runc-v2",
+        "ctr",
+        "kubectl",
+        "helm",
+    ];
 
     /// Builds `names` unless they are there, and says where they are.
     ///

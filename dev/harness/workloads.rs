@@ -27,7 +27,7 @@ impl ControlPlane {
         nodes: usize,
         pod_delay: Duration,
     ) -> anyhow::Result<()> {
-        self.start_controller_manager(tools)?;
+        self.start_controller_manager(tools, &[])?;
         if nodes > 0 {
             self.start_scheduler(tools)?;
             self.start_kwok(tools, pod_delay)?;
@@ -36,7 +36,11 @@ impl ControlPlane {
         self.workloads_ready(nodes).await
     }
 
-    fn start_controller_manager(&mut self, tools: &Tools) -> anyhow::Result<()> {
+    pub(super) fn start_controller_manager(
+        &mut self,
+        tools: &Tools,
+        extra_args: &[String],
+    ) -> anyhow::Result<()> {
         let user = "system:kube-controller-manager";
         let kubeconfig = self.write_kubeconfig("controller-manager.kubeconfig", user, None)?;
         let mut command = Command::new(tools.path("kube-controller-manager"));
@@ -46,13 +50,13 @@ impl ControlPlane {
             format!("--root-ca-file={}", self.dir.join("ca.pem").display()),
             "--use-service-account-credentials=true".into(),
         ]);
-        command.args(SHARED_ARGS);
+        command.args(SHARED_ARGS).args(extra_args);
         let process = self.spawn("kube-controller-manager", command)?;
         self.workloads.push(process);
         Ok(())
     }
 
-    fn start_scheduler(&mut self, tools: &Tools) -> anyhow::Result<()> {
+    pub(super) fn start_scheduler(&mut self, tools: &Tools) -> anyhow::Result<()> {
         let kubeconfig = self.write_kubeconfig("scheduler.kubeconfig", "system:kube-scheduler", None)?;
         let mut command = Command::new(tools.path("kube-scheduler"));
         command.arg(format!("--kubeconfig={}", kubeconfig.display())).args(SHARED_ARGS);
@@ -98,11 +102,11 @@ impl ControlPlane {
     }
 
     /// Waits until pods can be placed, and service accounts are made for new namespaces.
-    async fn workloads_ready(&mut self, nodes: usize) -> anyhow::Result<()> {
+    pub(super) async fn workloads_ready(&mut self, nodes: usize) -> anyhow::Result<()> {
         let client = self.admin().await?;
         let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
         let api: Api<Node> = Api::all(client);
-        let wait = Wait::new("the simulated nodes to be ready", GENEROUS);
+        let wait = Wait::new("the nodes to be ready", GENEROUS);
         loop {
             self.workloads.iter_mut().try_for_each(|process| process.check())?;
             let usable = async {

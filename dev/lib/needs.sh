@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by dev/demo, dev/test and dev/up: looks for what they need before anything is built.
+# Sourced by dev/cluster, dev/demo, dev/test and dev/up: looks for what they need before anything is built.
 #
 # needs NAME: cargo and go must be there. A C compiler (for TLS, and to link) comes from Debian's packages: it is
 # installed where that is possible without asking, that is as root, and named where it is not.
@@ -15,5 +15,21 @@ needs() {
         DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends gcc libc6-dev >/dev/null && return
     fi
     echo "$1: a C compiler is needed: install Debian's packages gcc and libc6-dev" >&2
+    return 1
+}
+
+# Debian's packages of a real node, for dev/cluster and dev/test: installed where that is possible without asking.
+# What a node needs beside them is said by the harness when it starts one.
+node_needs() {
+    local packages=(runc containernetworking-plugins iptables conntrack iproute2 socat)
+    local programs=(runc /usr/lib/cni/bridge iptables conntrack ip socat) program missing=false
+    for program in "${programs[@]}"; do command -v "$program" >/dev/null || missing=true; done
+    $missing || return 0
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "$1: installing Debian's packages ${packages[*]}" >&2
+        apt-get update -qq >/dev/null || true
+        DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "${packages[@]}" >/dev/null && return
+    fi
+    echo "$1: a real node needs Debian's packages ${packages[*]}" >&2
     return 1
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by dev/up and dev/down.
+# Sourced by dev/up, dev/down, dev/cluster and dev/node/down.
 
 # Prints the recorded pids under a dev directory that are still ours, the last started first.
 #
@@ -7,7 +7,7 @@
 # ended and is not reaped yet has an empty one, and counts as gone.)
 live_pids() {
     local pid _
-    { cat "$1"/upstream/pids "$1"/downstream/pids 2>/dev/null || true; } | tac | while read -r pid _; do
+    { cat "$1"/*/pids 2>/dev/null || true; } | tac | while read -r pid _; do
         if tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF -- "=$1/"; then echo "$pid"; fi
     done
 }

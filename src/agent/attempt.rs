@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One deployment: claim → load → render → gate → apply → prune → wait → observe → finish.
+//! One deployment: claim → load → render → gate → hooks → apply → prune → wait → hooks → observe → finish.
 //!
 //! The claim stands when `attempt` begins, and the loop writes the finish; in between are the steps of
 //! [`Run::deploy`], each with an error of its own. The fence decides before every write downstream whether the
 //! claim still allows it.
 
 mod error;
+mod foresee;
+mod hooks;
 mod late;
 mod load;
 mod opening;
 mod outcome;
+mod place;
+mod undo;
 
 use std::{
     collections::BTreeSet,
@@ -17,11 +21,14 @@ use std::{
 };
 
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 pub use error::AttemptError;
+pub use foresee::{Outlook, Prospect, foresee};
+pub(super) use hooks::stored as stored_hooks;
 use late::Late;
 pub use outcome::Ended;
+pub(super) use place::kinds_of;
 
 use super::{
     context::Context,
@@ -29,24 +36,18 @@ use super::{
     inbox::{Name, Outbox},
     plan::{self, Plan},
     proof::Proof,
-    waiting,
+    waiting::{self, Waits},
 };
 use crate::{
     api::{self, BundleDeployment, BundleDeploymentOptions, ReleaseId},
     downstream::{
-        apply::{self, Known, KnownObjects, Owner},
+        apply,
         fence::{ClaimNow, Fence},
-        kinds::Kind,
-        live::LiveStore,
-        objects::Identity,
-        prune,
-        release::{Gate, Operation, Record},
-        removal::Gone,
+        release::{Gate, Operation},
     },
-    monitor::{self, Evaluation, Judge, Key},
+    monitor::Evaluation,
     protocol::{Claim, Epoch, Stamp, Time, Uid},
     render::{self, Rendered},
-    upstream,
 };
 
 /// What a deployment is started with.
@@ -126,6 +127,7 @@ struct Run {
     release: String,
     /// Earlier BundleDeployments of this name whose release this was.
     earlier: OnceLock<BTreeSet<Uid>>,
+    waits: Waits,
     /// What is to be looked for once more.
     late: OnceLock<Late>,
 }
@@ -151,7 +153,8 @@ impl Run {
         let namespace = api::release_namespace(&options).to_owned();
         let release = api::release_name(&job.name, &options);
         let (earlier, late) = (OnceLock::new(), OnceLock::new());
-        Self { job, fence, options, namespace, release, earlier, late }
+        let waits = Waits::new(&job);
+        Self { job, fence, options, namespace, release, earlier, waits, late }
     }
 
     /// Whether the claim went to somebody else meanwhile. A replica that was frozen fails in many ways before it
@@ -167,14 +170,15 @@ impl Run {
             Ok(rendered) => rendered,
             Err(error) => return (Err(error), None),
         };
-        let gate = match self.gate(&rendered).await {
+        let mut gate = match self.gate(&rendered).await {
             Ok(gate) => gate,
             Err(error) => return (Err(error), None),
         };
-        match self.put_in_place(&rendered, &gate).await {
+        self.waits.last(self.longest_wait(gate.operation(), &rendered.hooks));
+        match self.put_in_place(&rendered, &mut gate).await {
             Ok((plan, evaluation)) => {
                 let operation = gate.operation();
-                match gate.deployed(None).await {
+                match gate.deployed(Some(&rendered.notes)).await {
                     Ok(revision) => {
                         let release = ReleaseId {
                             namespace: self.namespace.clone(),
@@ -187,15 +191,31 @@ impl Run {
                     Err(source) => (Err(AttemptError::Release(source)), None),
                 }
             }
+            Err(error) if self.undoes(&error) => self.undo(&rendered, gate, error).await,
             Err(error) => (Err(error), Some(gate)),
         }
     }
 
-    /// Everything before the first write: load, render.
+    /// Everything before the release record: load, render, and what a chart wants before anything else.
     async fn prepare(&self) -> Result<Rendered, AttemptError> {
         error::supported(&self.job.object.spec, &self.options)?;
-        let inputs = self.load().await?;
-        let job = inputs.job(self);
+        let inputs = self.source().load().await?;
+        let rendered = self.render(&inputs).await?;
+        if rendered.crds.is_empty() || !inputs.is_install() {
+            return self.checked(rendered).await;
+        }
+        let installed = apply::install_crds(&self.job.ctx.downstream, &self.fence, &rendered.crds).await;
+        if installed.map_err(AttemptError::Apply)? {
+            // Templates may ask for kinds that are served only from now on.
+            let inputs = self.source().load().await?;
+            return self.checked(self.render(&inputs).await?).await;
+        }
+        self.checked(rendered).await
+    }
+
+    async fn render(&self, inputs: &load::Inputs) -> Result<Rendered, AttemptError> {
+        let source = self.source();
+        let job = inputs.job(&source);
         let mut rendered = render::render(&self.job.ctx.engine, job).await.map_err(AttemptError::Render)?;
         let kinds = &self.job.ctx.downstream.kinds;
         if !self.options.target_namespace.is_empty() {
@@ -205,146 +225,60 @@ impl Run {
             kinds.prepare(wanted).await.map_err(AttemptError::Kinds)?;
             rendered.force_namespace(&self.options.target_namespace, kinds).map_err(AttemptError::Render)?;
         }
-        // A bundle that cannot be applied as a whole makes no revision.
+        Ok(rendered)
+    }
+
+    /// A bundle that cannot be applied as a whole makes no revision.
+    async fn checked(&self, rendered: Rendered) -> Result<Rendered, AttemptError> {
         apply::check(&self.job.ctx.downstream, &rendered.objects).await.map_err(AttemptError::Apply)?;
         Ok(rendered)
     }
 
-    /// Apply, prune, wait, observe: everything under the open gate.
+    /// Hooks, objects, hooks: everything under the open gate.
     async fn put_in_place(
         &self,
         rendered: &Rendered,
-        gate: &Gate,
+        gate: &mut Gate,
     ) -> Result<(Plan, Evaluation), AttemptError> {
+        // What stood already as it is wanted was neither installed nor upgraded.
+        let moments = gate.operation().map(hooks::moments);
+        if let Some([before, _]) = moments {
+            self.run_hooks(gate, &rendered.hash, &rendered.hooks, before).await?;
+        }
+        let (plan, evaluation) = self.place(rendered, gate).await?;
+        let ran = match moments {
+            Some([_, after]) => self.run_hooks(gate, &rendered.hash, &rendered.hooks, after).await?,
+            None => 0,
+        };
+        if ran == 0 {
+            return Ok((plan, evaluation));
+        }
+        let evaluation = plan::evaluate(&self.job.ctx, &self.job.name, &self.job.object, &plan).await;
+        Ok((plan, evaluation.map_err(AttemptError::Observe)?))
+    }
+
+    /// Apply, prune, wait, observe.
+    async fn place(&self, rendered: &Rendered, gate: &Gate) -> Result<(Plan, Evaluation), AttemptError> {
         let ctx = &self.job.ctx;
         let before = self.objects_of(gate.before()).await?;
         let owned = self.objects_of(gate.deployed_before()).await?;
-        self.apply(rendered, &owned).await?;
-        self.prune(rendered, &before).await?;
+        self.apply(rendered, &owned, gate).await?;
+        self.prune(rendered, &before, gate).await?;
         let desired =
             plan::keys(ctx, &rendered.objects, &self.namespace).await.map_err(AttemptError::Observe)?;
         let previous = plan::keys(ctx, &before, &self.namespace).await.unwrap_or_default();
         let plan = Plan { release: ReleaseId::default(), desired, previous };
-        let wait = self.options.helm.as_ref().map_or(0, |helm| helm.timeout_seconds);
-        let evaluation = match u64::try_from(wait) {
-            Ok(seconds @ 1..) => waiting::until_ready(&self.job, &self.fence, &plan, seconds).await?,
-            Ok(0) | Err(_) => plan::evaluate(ctx, &self.job.name, &self.job.object, &plan)
+        let evaluation = match self.wait_seconds() {
+            seconds @ 1.. => {
+                let began = ctx.clock.now();
+                self.jobs(rendered, seconds).await?;
+                let left = seconds.saturating_sub((ctx.clock.now() - began).as_secs()).max(1);
+                waiting::until_ready(&self.job, &self.fence, &self.waits, &plan, left).await?
+            }
+            0 => plan::evaluate(ctx, &self.job.name, &self.job.object, &plan)
                 .await
                 .map_err(AttemptError::Observe)?,
         };
         Ok((plan, evaluation))
-    }
-
-    async fn apply(&self, rendered: &Rendered, owned: &[render::Object]) -> Result<(), AttemptError> {
-        let ctx = &self.job.ctx;
-        let ignore = self.options.ignore.clone().unwrap_or_default();
-        // Before the objects are there: what the answers show is taken over only for kinds that are watched.
-        ctx.live.ignore(&rendered.hash, &ignore);
-        for object in &rendered.objects {
-            if let Some(kind) = ctx.downstream.kinds.known(&object.api_version, &object.kind) {
-                ctx.live.ensure(&kind.resource);
-            }
-        }
-        let previous = Identity::of_all(owned, &ctx.downstream.kinds, &self.namespace);
-        let owner = Owner {
-            namespace: &self.namespace,
-            name: &self.release,
-            take_ownership: self.options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
-            overwrites: &self.options.overwrites,
-            previous: &previous,
-        };
-        let known = KnownLive(&ctx.live);
-        let applied = apply::apply_all(&ctx.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
-            .await
-            .map_err(AttemptError::Apply)?;
-        let judge = Judge { ignore: &ignore, errors: &ctx.errors, now: ctx.clock.wall() };
-        for object in applied {
-            ctx.live.upsert(monitor::observe(&object.live, &judge));
-        }
-        Ok(())
-    }
-
-    /// Removes what the bundle no longer has, and after a takeover what its late holder may have left.
-    async fn prune(&self, rendered: &Rendered, before: &[render::Object]) -> Result<(), AttemptError> {
-        let ctx = &self.job.ctx;
-        let mut earlier = self.earlier.get().cloned().unwrap_or_default();
-        earlier.extend(self.job.earlier.iter().cloned());
-        let sweeps = self.job.taken_over || !earlier.is_empty();
-        if before.is_empty() && !sweeps {
-            return Ok(());
-        }
-        let keep = Identity::of_all(&rendered.objects, &ctx.downstream.kinds, &self.namespace);
-        let release = (self.namespace.as_str(), self.release.as_str());
-        let mut removed = prune::prune(&ctx.downstream, &self.fence, release, before, &keep)
-            .await
-            .map_err(AttemptError::Prune)?;
-        if sweeps {
-            let kinds = kinds_of(ctx, before.iter().chain(&rendered.objects));
-            let gone = ctx.upstream.gone(earlier.clone()).await.unwrap_or_else(|error| {
-                warn!(
-                    cause = upstream::chain(&error),
-                    "cannot tell which earlier BundleDeployments are gone"
-                );
-                BTreeSet::new()
-            });
-            let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep, &gone);
-            removed.extend(strays.await.map_err(AttemptError::Prune)?);
-            let (hash, stamp) = (rendered.hash.clone(), self.fence.stamp.clone());
-            let _ = self.late.set(Late { kinds, hash, keep, stamp, earlier });
-        }
-        // What is gone for good must not show as extra until its event comes.
-        for removed in removed {
-            if let Some(Gone { api_version, uid }) = removed.gone {
-                let object = removed.object;
-                ctx.live
-                    .removed(&Key::new(&api_version, &object.kind, &object.namespace, &object.name), &uid);
-            }
-        }
-        Ok(())
-    }
-
-    /// The objects that these revisions list.
-    async fn objects_of(
-        &self,
-        records: impl IntoIterator<Item = &Record>,
-    ) -> Result<Vec<render::Object>, AttemptError> {
-        let mut objects = Vec::new();
-        for record in records {
-            let Ok(release) = &record.release else { continue };
-            let stored = render::parse_manifest(&self.job.ctx.engine, &release.manifest).await;
-            objects.extend(stored.map_err(AttemptError::Render)?);
-        }
-        Ok(objects)
-    }
-}
-
-/// The kinds of these objects, each once.
-pub(super) fn kinds_of<'o>(
-    ctx: &Context,
-    objects: impl Iterator<Item = &'o render::Object>,
-) -> Vec<Arc<Kind>> {
-    let mut kinds: Vec<Arc<Kind>> = Vec::new();
-    for object in objects {
-        if let Some(kind) = ctx.downstream.kinds.known(&object.api_version, &object.kind)
-            && !kinds.contains(&kind)
-        {
-            kinds.push(kind);
-        }
-    }
-    kinds
-}
-
-/// The live store as the apply sees it: what is known with a stamp need not be read.
-struct KnownLive<'a>(&'a LiveStore);
-
-impl KnownObjects for KnownLive<'_> {
-    fn known(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Known> {
-        let key = Key::new(&kind.resource.api_version, &kind.resource.kind, namespace, name);
-        let observed = self.0.get(&key)?;
-        Some(Known {
-            uid: observed.uid.clone(),
-            resource_version: observed.version.0.clone(),
-            stamp: observed.stamp.clone()?,
-        })
     }
 }

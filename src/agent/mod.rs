@@ -29,4 +29,5 @@ mod start;
 mod surroundings;
 mod waiting;
 
+pub use attempt::{AttemptError, Outlook, Prospect, foresee};
 pub use start::{AgentError, run};

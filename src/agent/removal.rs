@@ -3,11 +3,12 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
-    attempt::kinds_of,
+    attempt::{kinds_of, stored_hooks},
     context::Context,
     mass::{self, HoldError},
     notes, surroundings,
@@ -15,14 +16,15 @@ use super::{
 use crate::{
     api::{self, BundleDeployment, ReleaseId},
     downstream::{
+        hooks::{Diary, HookError, Runner},
         kinds::Kind,
         prune,
-        release::{Guard, ReleaseError},
+        release::{Guard, Phase, ReleaseError},
         removal::RemovalError,
-        uninstall::{self, UninstallError},
+        uninstall::{self, Guarded, UninstallError},
     },
     protocol::{Epoch, Gate, Nonce, Removal, SessionId, Uid},
-    render::{self, RenderError},
+    render::{self, HookEvent, RenderError},
     telemetry::events::{EventType, reason},
     upstream::{self, UpstreamError},
 };
@@ -44,6 +46,12 @@ pub(super) enum RemoveError {
     Uninstall(UninstallError),
     #[error("cannot read what the release holds")]
     Manifest(#[source] RenderError),
+    #[error("{event} hooks failed")]
+    Hook {
+        event: &'static str,
+        #[source]
+        source: Box<HookError>,
+    },
     #[error("cannot look for what landed late")]
     Strays(#[source] RemovalError),
 }
@@ -70,11 +78,13 @@ pub(super) async fn remove(
             Removal::Guarded(guard.session)
         }
         Err(error) => {
-            warn!(
-                unit = name,
-                cause = upstream::chain(&error),
-                "the release is not removed yet; it is tried again"
-            );
+            let cause = upstream::chain(&error);
+            warn!(unit = name, cause, "the release is not removed yet; it is tried again");
+            // Nobody is left whose status could say it.
+            if let RemoveError::Hook { .. } = error {
+                let note = format!("bundle {name} is not removed yet (will be tried again): {cause}");
+                notes::publish(ctx, None, EventType::Warning, reason::REMOVAL_HELD, note);
+            }
             Removal::Failed
         }
     }
@@ -205,10 +215,33 @@ pub(super) async fn carry_out(
         take_over: foreign_still || takes_over(&history, dead_guard.as_ref(), &ctx.session_id),
         history,
     };
-    let Some(guarded) = uninstall::guard(&ctx.downstream, removal).await.map_err(RemoveError::Uninstall)?
+    let Some(mut guarded) =
+        uninstall::guard(&ctx.downstream, removal).await.map_err(RemoveError::Uninstall)?
     else {
         return Ok(false);
     };
+    let ended = dismantle(ctx, order, &guarded, newest).await;
+    if let Err(error) = &ended
+        && !matches!(error, RemoveError::Overtaken)
+        && let Err(error) = guarded.give_up(&ctx.downstream).await
+    {
+        info!(
+            unit = name,
+            cause = upstream::chain(&error),
+            "the record still says that this replica removes it"
+        );
+    }
+    ended.map(|()| true)
+}
+
+/// Everything under the guard: hooks, objects, records, and what landed late.
+async fn dismantle(
+    ctx: &Arc<Context>,
+    order: &Order<'_>,
+    guarded: &Guarded,
+    newest: Option<u32>,
+) -> Result<(), RemoveError> {
+    let (name, uid) = (order.name, order.uid);
     let again =
         ctx.downstream.store.history(order.namespace, order.release).await.map_err(RemoveError::Release)?;
     if again.last().map(|record| record.revision) != newest {
@@ -225,24 +258,48 @@ pub(super) async fn carry_out(
     let keeps = guarded.keeps_objects();
     let uids = guarded.uids().clone();
     let never = CancellationToken::new();
+    let hooks = if keeps {
+        Vec::new()
+    } else {
+        stored_hooks(ctx, guarded.hooks()).await.map_err(RemoveError::Manifest)?
+    };
+    let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
+    let runner = Runner::removing(&ctx.downstream, &never, (order.namespace, &hash), guarded.stamp());
+    let run = async |event: HookEvent| {
+        let ran = runner.run(&hooks, event, &mut Unwritten).await;
+        ran.map_err(|source| RemoveError::Hook { event: event.as_str(), source: Box::new(source) })
+    };
+    run(HookEvent::PreDelete).await?;
     guarded.remove(&ctx.downstream, &objects, &never).await.map_err(RemoveError::Uninstall)?;
+    run(HookEvent::PostDelete).await?;
+    guarded.forget(&ctx.downstream).await.map_err(RemoveError::Uninstall)?;
     // Of one that moved, the same label and uid are on what it has now.
     if !keeps && order.why != Why::Moved && !uid.0.is_empty() {
-        let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
         sweep(ctx, &kinds, &hash, &uids, &never).await?;
         sweep_later(ctx.clone(), name.to_owned(), kinds, hash, uids);
     }
-    Ok(true)
+    Ok(())
 }
 
-/// Whether the guard found is a dead session's, or an earlier try of this very session.
+/// A release that goes needs no record of its last hooks.
+struct Unwritten;
+
+impl Diary for Unwritten {
+    fn note(&mut self, _: usize, _: Phase) {}
+
+    fn waits(&mut self) -> BoxFuture<'_, Result<(), ReleaseError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// Whether the guard found is a dead session's or nobody's, or an earlier try of this very session.
 fn takes_over(
     history: &[crate::downstream::release::Record],
     dead: Option<&SessionId>,
     own: &SessionId,
 ) -> bool {
     let found = history.last().and_then(|record| record.guard());
-    found.is_some_and(|guard| Some(&guard.session) == dead || guard.session == *own)
+    found.is_some_and(|guard| guard.is_given_up() || Some(&guard.session) == dead || guard.session == *own)
 }
 
 fn place(name: &str, object: &BundleDeployment) -> (String, String) {
@@ -268,7 +325,24 @@ fn sweep_later(ctx: Arc<Context>, name: String, kinds: Vec<Arc<Kind>>, hash: Str
         if let Err(error) = sweep(&ctx, &kinds, &hash, &uids, &CancellationToken::new()).await {
             warn!(unit = name, cause = upstream::chain(&error), "cannot look for objects that landed late");
         }
+        tell_held(&ctx, &name, &kinds, &hash, &uids).await;
     });
+}
+
+/// What is deleted and does not go, is nobody's by now: only a person can see to it.
+async fn tell_held(ctx: &Context, name: &str, kinds: &[Arc<Kind>], hash: &str, uids: &BTreeSet<Uid>) {
+    match prune::held(&ctx.downstream, kinds, hash, uids).await {
+        Ok(held) => {
+            for object in held {
+                warn!(unit = name, object, "an object of the removed bundle does not go");
+                let note = format!("bundle {name} is removed, but not all of it goes: {object}");
+                notes::publish(ctx, None, EventType::Warning, reason::REMOVAL_HELD, note);
+            }
+        }
+        Err(error) => {
+            warn!(unit = name, cause = upstream::chain(&error), "cannot look whether everything is gone");
+        }
+    }
 }
 
 #[cfg(test)]

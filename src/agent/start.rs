@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use super::{
     args::AgentArgs,
+    checkin,
     context::Context,
     patience::{self, until_it_passes},
     replica::Replica,
@@ -95,6 +96,8 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         "watch",
         fleet_lease::NAME,
     ]);
+    // Nothing is owed yet.
+    health.set(checkin::PART, Ok(()));
     let stop = CancellationToken::new();
     let addresses = Addresses { metrics: &args.metrics_address, probes: &args.probe_address };
     probes::serve(addresses, health.clone(), metrics.clone(), stop.clone())

@@ -14,9 +14,13 @@ use super::{
     claims::{QuarantineVerb, ReleaseVerb, RetryVerb},
     delete::DeleteVerb,
     diff::DiffVerb,
+    doctor::DoctorVerb,
     events::EventsVerb,
     explain::ExplainVerb,
     get::GetVerb,
+    man::ManVerb,
+    ready::ReadyVerb,
+    register::RegisterVerb,
     render::RenderVerb,
     reset::ResetVerb,
     rollback::RollbackVerb,
@@ -73,8 +77,21 @@ pub enum Verb {
     Quarantine(QuarantineVerb),
     /// Set stamps back that a restored management cluster cannot reach.
     Reset(ResetVerb),
+    /// Register a cluster without a controller, exchange its token, or take its access away.
+    Register(RegisterVerb),
+    /// Check an agent's rights, registration and surroundings, and say how to mend what is wrong.
+    Doctor(DoctorVerb),
+    /// Ask a replica of the agent or the controller whether it is ready.
+    Ready(ReadyVerb),
     /// Print the custom resource definitions.
     Crds,
+    /// Print a script with which a shell completes flotilla's arguments.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a folder.
+    Man(ManVerb),
     /// Print the version.
     Version,
 }

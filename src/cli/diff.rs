@@ -93,13 +93,15 @@ async fn differences(
     let owner = Owner {
         namespace: &namespace,
         name: &release,
+        upgrade: operation(&history) == Operation::Upgrade,
+        replace: options.helm.as_ref().is_some_and(|helm| helm.force),
         take_ownership: options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
         overwrites: &options.overwrites,
         previous: &previous,
     };
     let crds: &[Object] = match operation(&history) {
         Operation::Install => &rendered.crds,
-        Operation::Upgrade => &[],
+        Operation::Upgrade | Operation::Rollback { .. } => &[],
     };
     let all: Vec<Object> = crds.iter().chain(&rendered.objects).cloned().collect();
     let mut found = Vec::new();

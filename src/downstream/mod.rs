@@ -5,8 +5,10 @@
 //! [`fence`]: a frozen replica can never overwrite newer work. Nothing here decides *whether* to deploy.
 
 pub mod apply;
+pub mod completion;
 pub mod fence;
 pub mod fleet_lease;
+pub mod hooks;
 pub mod kinds;
 pub mod live;
 pub mod lookup;

@@ -11,6 +11,7 @@ use std::{
 
 use super::{
     Downstream,
+    completion::held_by,
     fence::Fence,
     kinds::Kind,
     objects::{Identity, Place},
@@ -64,6 +65,19 @@ fn is_stray(found: &Stamp, ours: &Stamp, gone: &BTreeSet<Uid>) -> bool {
     if found.uid == ours.uid { found.epoch < ours.epoch } else { gone.contains(&found.uid) }
 }
 
+/// Deletes what a release has beyond `keep` where its records no longer tell: objects with the unit's hash label and the
+/// release's annotations, in every kind there is. What another release or a person owns carries others.
+pub async fn unlisted(
+    ctx: &Downstream,
+    fence: &Fence,
+    (namespace, name): (&str, &str),
+    hash: &str,
+    keep: &HashSet<Identity>,
+) -> Result<Vec<Removed>, RemovalError> {
+    let is_ours = |live: &LiveMeta| live.release() == Some((namespace, name));
+    sweep(ctx, Right::Claim(fence), &ctx.kinds.all(), hash, keep, &is_ours).await
+}
+
 /// Whether there are strays, without touching them: the look that is taken once more when every request of the holder
 /// before must have ended. `stamp` is the claim's that swept first.
 pub async fn has_strays(
@@ -76,7 +90,10 @@ pub async fn has_strays(
 ) -> Result<bool, RemovalError> {
     let is_stray = |live: &LiveMeta| {
         let stray = |found: Stamp| is_stray(&found, stamp, gone);
-        live.stamp().is_some_and(stray) && !live.is_kept() && live.deletion_timestamp.is_none()
+        live.stamp().is_some_and(stray)
+            && !live.is_kept()
+            && !live.is_hook()
+            && live.deletion_timestamp.is_none()
     };
     for kind in kinds {
         let found = labelled(ctx, kind, hash).await?;
@@ -101,6 +118,29 @@ pub async fn orphans(
     sweep(ctx, Right::Guard(cancelled), kinds, hash, &HashSet::new(), &is_stray).await
 }
 
+/// The objects of a removed bundle that are being deleted and do not go, and what holds each: `Kind namespace/name:
+/// finalizer x holds it`.
+pub async fn held(
+    ctx: &Downstream,
+    kinds: &[Arc<Kind>],
+    hash: &str,
+    uids: &BTreeSet<Uid>,
+) -> Result<Vec<String>, RemovalError> {
+    let mut held = Vec::new();
+    for kind in kinds {
+        for live in labelled(ctx, kind, hash).await? {
+            let ours = live.stamp().is_none_or(|stamp| uids.contains(&stamp.uid));
+            if ours && live.deletion_timestamp.is_some() && !live.finalizers.is_empty() {
+                let place =
+                    if live.namespace.is_empty() { String::new() } else { format!("{}/", live.namespace) };
+                let why = held_by(&live.finalizers);
+                held.push(format!("{} {place}{}: {why}", kind.resource.kind, live.name));
+            }
+        }
+    }
+    Ok(held)
+}
+
 /// One LIST a kind; each stray is read again before it is deleted.
 async fn sweep(
     ctx: &Downstream,
@@ -110,7 +150,8 @@ async fn sweep(
     keep: &HashSet<Identity>,
     is_stray: &(dyn Fn(&LiveMeta) -> bool + Sync),
 ) -> Result<Vec<Removed>, RemovalError> {
-    let judge: Judge<'_> = &|live: &LiveMeta| match (is_stray(live), live.is_kept()) {
+    // A hook stays until its own policy deletes it, whenever it ran.
+    let judge: Judge<'_> = &|live: &LiveMeta| match (is_stray(live) && !live.is_hook(), live.is_kept()) {
         (false, _) => Some(Fate::NotOurs),
         (true, true) => Some(Fate::Kept),
         (true, false) => None,
@@ -140,8 +181,10 @@ async fn labelled(ctx: &Downstream, kind: &Arc<Kind>, hash: &str) -> Result<Vec<
     push_segment(&mut path, hash);
     match ctx.server.metadata_list(&path).await {
         Ok(found) => Ok(found),
-        // The kind went away, and its objects with it.
-        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        // The kind went away, and its objects with it; or it is none whose objects are kept, such as a review.
+        Err(error) if error.is_not_found() || error.status().is_some_and(|status| status.code == 405) => {
+            Ok(Vec::new())
+        }
         Err(source) => Err(RemovalError::Refused { object: kind.to_string(), source }),
     }
 }
@@ -308,6 +351,49 @@ mod tests {
             assert!(swept.unwrap_err().fenced().is_some());
             script.finished().await;
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_deleted_and_does_not_go_is_named_with_what_holds_it() {
+        let mut stuck = live("u/20");
+        stuck["metadata"]["deletionTimestamp"] = json!("2026-08-22T12:00:00Z");
+        stuck["metadata"]["finalizers"] = json!(["example.com/guard"]);
+        let mut theirs = stuck.clone();
+        theirs["metadata"]["annotations"][keys::EPOCH_ANNOTATION] = json!("other/1");
+        let path = "/api/v1/configmaps?labelSelector=objectset.rio.cattle.io%2Fhash%3Dh";
+        let items = json!({"items": [live("u/20"), theirs, stuck]});
+        let (server, script) = scripted(vec![Exchange::get(path).answers(items)]);
+        let ctx = context(server);
+        let kinds = [ctx.kinds.known("v1", "ConfigMap").unwrap()];
+        let held = held(&ctx, &kinds, "h", &BTreeSet::from(["u".into()])).await.unwrap();
+        assert_eq!(held, ["ConfigMap ns/c: finalizer example.com/guard holds it"]);
+        script.finished().await;
+    }
+
+    #[tokio::test]
+    async fn where_no_record_tells_labels_and_annotations_do_in_every_kind_that_can_be_listed() {
+        let hook = |mut live: Value| {
+            live["metadata"]["annotations"]["helm.sh/hook"] = json!("post-install");
+            live
+        };
+        let mut others = live("u/10");
+        others["metadata"]["annotations"][keys::RELEASE_NAME] = json!("other");
+        let list = |kind: &str| format!("{kind}?labelSelector=objectset.rio.cattle.io%2Fhash%3Dh");
+        let nothing = || json!({"items": null});
+        let (server, script) = scripted(vec![
+            Exchange::get(&list("/api/v1/configmaps"))
+                .answers(json!({"items": [others, hook(live("u/10")), live("u/10")]})),
+            Exchange::get(PATH).answers(live("u/10")),
+            deletes(PATH),
+            Exchange::get(&list("/api/v1/namespaces")).answers(nothing()),
+            Exchange::get(&list("/api/v1/secrets")).answers(nothing()),
+            Exchange::get(&list("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")).missing(),
+            Exchange::get(&list("/apis/apps/v1/deployments")).refuses(405, "MethodNotAllowed", "no"),
+        ]);
+        let ctx = context(server);
+        let removed = unlisted(&ctx, &fence("u/20"), ("ns", "app"), "h", &HashSet::new()).await.unwrap();
+        assert_eq!(removed.len(), 1);
+        script.finished().await;
     }
 
     #[tokio::test]

@@ -122,7 +122,14 @@ pub(super) enum Right<'a> {
 }
 
 impl Right<'_> {
-    async fn pass(&self, stamp: Option<&Stamp>, place: &Place<'_>) -> Result<(), Fenced> {
+    pub(super) fn cancelled(&self) -> &CancellationToken {
+        match self {
+            Self::Claim(fence) | Self::Stray(fence) => &fence.cancelled,
+            Self::Guard(cancelled) => cancelled,
+        }
+    }
+
+    pub(super) async fn pass(&self, stamp: Option<&Stamp>, place: &Place<'_>) -> Result<(), Fenced> {
         match self {
             Self::Claim(fence) => fence.before(stamp, || place.to_string()).await,
             Self::Stray(fence) if stamp.is_none_or(|stamp| stamp.uid != fence.stamp.uid) => {

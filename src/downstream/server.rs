@@ -113,6 +113,11 @@ impl Server {
         self.send(request(method, path, JSON, Some(JSON), body)?).await
     }
 
+    /// Replaces what is at `path`; `body` is JSON already.
+    pub async fn put<T: DeserializeOwned>(&self, path: &str, body: Vec<u8>) -> Result<T, RequestError> {
+        self.send(request(Method::PUT, path, JSON, Some(JSON), body)?).await
+    }
+
     /// Writes with PATCH; `content_type` says which sort of patch `body` is.
     pub async fn patch<T: DeserializeOwned>(
         &self,

@@ -7,12 +7,13 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::{
     Downstream,
-    release::{Guard, Record, ReleaseError, Status},
+    release::{Guard, Record, Release, ReleaseError, Status},
     removal::{Fate, RemovalError, Removed, Right, remove_listed},
     server::LiveMeta,
 };
@@ -148,14 +149,24 @@ impl Guarded {
             .map(|release| release.manifest.as_str())
     }
 
-    /// Removes the objects, as listed by [`manifests`](Self::manifests) in that order, then the records, the guarded
-    /// one last, so that a removal cut short is found again.
+    /// The hooks of the newest revision that can be read, as its record has them: Helm runs those at a removal.
+    pub fn hooks(&self) -> &[Value] {
+        let newest = self.history.iter().rev().find_map(|record| record.release.as_ref().ok());
+        newest.map_or(&[], Release::hooks)
+    }
+
+    /// The claim under which the release was last written; `None` when it is not one of ours.
+    pub fn stamp(&self) -> Option<Stamp> {
+        self.history.iter().rev().find_map(Record::stamp)
+    }
+
+    /// Removes the objects, as listed by [`manifests`](Self::manifests) in that order.
     ///
     /// Deleted is only what carries this release's annotations and a stamp of [`uids`](Self::uids) or none: what another
     /// release, a later uid or a person owns by now stays, and so does what the keep policy keeps. Finalizers are
     /// not waited for.
     pub async fn remove(
-        self,
+        &self,
         ctx: &Downstream,
         objects: &[Object],
         cancelled: &CancellationToken,
@@ -169,19 +180,29 @@ impl Guarded {
                 (true, false) => None,
             }
         };
-        let removed = if self.keeps_objects {
-            Vec::new()
-        } else {
-            let right = Right::Guard(cancelled);
-            remove_listed(ctx, right, &self.namespace, objects, &judge)
-                .await
-                .map_err(UninstallError::Object)?
-        };
+        if self.keeps_objects {
+            return Ok(Vec::new());
+        }
+        let right = Right::Guard(cancelled);
+        remove_listed(ctx, right, &self.namespace, objects, &judge).await.map_err(UninstallError::Object)
+    }
+
+    /// Says on the record that the removal failed and has ended here, so that nobody waits for this replica: neither
+    /// another that removes nor, if the BundleDeployment is made anew, its deployment.
+    pub async fn give_up(&mut self, ctx: &Downstream) -> Result<(), UninstallError> {
+        let Some(newest) = self.history.last_mut() else { return Ok(()) };
+        let Some(guard) = newest.guard() else { return Ok(()) };
+        let left = Guard::given_up(guard.nonce);
+        ctx.store.update(newest, None, Some(&left)).await.map_err(lost)
+    }
+
+    /// Deletes the records, the guarded one last, so that a removal cut short is found again.
+    pub async fn forget(&self, ctx: &Downstream) -> Result<(), UninstallError> {
         for record in &self.history {
             ctx.store.delete(record).await.map_err(lost)?;
         }
         info!(release = %format_args!("{}/{}", self.namespace, self.name), "release removed");
-        Ok(removed)
+        Ok(())
     }
 }
 
@@ -207,7 +228,7 @@ fn lost(error: ReleaseError) -> UninstallError {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::downstream::{
@@ -278,6 +299,22 @@ mod tests {
         assert_eq!(guarded.manifests().collect::<Vec<_>>(), ["", "m"]);
         let removed = guarded.remove(&ctx, &[config_map()], &CancellationToken::new()).await.unwrap();
         assert_eq!(removed[0].fate, Fate::Deleted);
+        guarded.forget(&ctx).await.unwrap();
+        script.finished().await;
+    }
+
+    #[tokio::test]
+    async fn a_removal_that_failed_says_on_the_record_that_nobody_is_at_it() {
+        let left = Exchange::put(&secret_path(2)).expecting(|sent| {
+            let guard = sent["metadata"]["annotations"][keys::GUARD_ANNOTATION].as_str().unwrap();
+            assert!(Guard::parse(guard).unwrap().is_given_up());
+            assert_eq!(sent["metadata"]["labels"]["status"], "uninstalling");
+            assert_eq!(sent["metadata"]["resourceVersion"], "600");
+        });
+        let (server, script) = scripted(vec![guards("102"), left.stores("uid", "601")]);
+        let ctx = context(server);
+        let mut guarded = guard(&ctx, removal(&"u".into(), two())).await.unwrap().unwrap();
+        guarded.give_up(&ctx).await.unwrap();
         script.finished().await;
     }
 
@@ -299,6 +336,7 @@ mod tests {
             let guarded = guard(&ctx, removal(&"u".into(), two())).await.unwrap().unwrap();
             let removed = guarded.remove(&ctx, &[config_map()], &CancellationToken::new()).await.unwrap();
             assert_eq!(removed[0].fate, fate);
+            guarded.forget(&ctx).await.unwrap();
             script.finished().await;
         }
     }
@@ -320,6 +358,7 @@ mod tests {
             assert_eq!(guarded.uids().len(), 2);
             let removed = guarded.remove(&ctx, &[config_map()], &CancellationToken::new()).await.unwrap();
             assert_eq!(removed[0].fate, Fate::Deleted);
+            guarded.forget(&ctx).await.unwrap();
             script.finished().await;
         }
     }
@@ -332,6 +371,7 @@ mod tests {
         let guarded = guard(&ctx, removal(&"u".into(), vec![kept])).await.unwrap().unwrap();
         assert!(guarded.keeps_objects());
         guarded.remove(&ctx, &[config_map()], &CancellationToken::new()).await.unwrap();
+        guarded.forget(&ctx).await.unwrap();
         script.finished().await;
     }
 

@@ -47,7 +47,8 @@ impl HookEvent {
         }
     }
 
-    fn parse(word: &str) -> Option<Self> {
+    /// The event of this word, if it is one.
+    pub fn parse(word: &str) -> Option<Self> {
         Some(match word {
             "pre-install" => Self::PreInstall,
             "post-install" => Self::PostInstall,
@@ -88,7 +89,8 @@ impl DeletePolicy {
         }
     }
 
-    fn parse(word: String) -> Self {
+    /// The policy of this word.
+    pub fn parse(word: String) -> Self {
         match word.as_str() {
             "before-hook-creation" => Self::BeforeHookCreation,
             "hook-succeeded" => Self::HookSucceeded,

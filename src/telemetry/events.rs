@@ -36,6 +36,8 @@ pub mod reason {
     pub const UPSTREAM_RESTORED: &str = "UpstreamRestored";
     /// A unit's objects were removed.
     pub const UNINSTALLED: &str = "Uninstalled";
+    /// A removal does not come to its end: a finalizer or a delete hook is in the way.
+    pub const REMOVAL_HELD: &str = "RemovalHeld";
     /// Something is too large to be stored.
     pub const SIZE_EXCEEDED: &str = "SizeExceeded";
     /// The cluster was registered, or registered anew.
@@ -52,7 +54,7 @@ pub mod reason {
     pub const STANDING_BY: &str = "StandingBy";
 
     /// All of them.
-    pub const ALL: [&str; 17] = [
+    pub const ALL: [&str; 18] = [
         FIRST_DEPLOYED,
         DEPLOY_FAILED,
         RECOVERED,
@@ -63,6 +65,7 @@ pub mod reason {
         ABSENCE_HELD,
         UPSTREAM_RESTORED,
         UNINSTALLED,
+        REMOVAL_HELD,
         SIZE_EXCEEDED,
         REGISTERED,
         REGISTRATION_FAILED,

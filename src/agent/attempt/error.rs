@@ -6,13 +6,15 @@ use crate::{
     api::{BundleDeploymentOptions, BundleDeploymentSpec, manifest::ContentError},
     downstream::{
         apply::ApplyError,
+        completion::WaitError,
         fence::Fenced,
+        hooks::HookError,
         kinds::KindError,
         release::{CodecError, ReleaseError},
         removal::RemovalError,
     },
     protocol::Epoch,
-    render::{RenderError, values::ValuesError},
+    render::{HookEvent, RenderError, values::ValuesError},
     upstream::{self, UpstreamError},
 };
 
@@ -68,6 +70,47 @@ pub enum AttemptError {
         /// What it says.
         message: String,
     },
+    /// A Job of the bundle failed, or did not end in time.
+    #[error(transparent)]
+    Jobs(WaitError),
+    /// A hook did not run to its end. Helm's words.
+    #[error("{}", during(*.event))]
+    Hook {
+        /// The moment.
+        event: HookEvent,
+        /// Why.
+        #[source]
+        source: Box<HookError>,
+    },
+    /// It failed and was undone, as `helm.atomic` asks. Helm's words.
+    #[error("release {release} failed, and has been {what} due to rollback-on-failure being set")]
+    Undone {
+        /// The release.
+        release: String,
+        /// `uninstalled` or `rolled back`.
+        what: &'static str,
+        /// What failed.
+        #[source]
+        source: Box<AttemptError>,
+    },
+    /// It failed and could not be undone. Helm's words.
+    #[error("an error occurred while {what} the release. original {which} error: {original}")]
+    NotUndone {
+        /// `uninstalling` or `rolling back`.
+        what: &'static str,
+        /// `install` or `upgrade`.
+        which: &'static str,
+        /// What failed first, as text.
+        original: String,
+        /// Why it could not be undone.
+        #[source]
+        source: Box<AttemptError>,
+    },
+    /// It failed, and there is nothing to go back to. Helm's words.
+    #[error(
+        "unable to find a previously successful release when attempting to rollback. original upgrade error"
+    )]
+    NoWayBack(#[source] Box<AttemptError>),
     /// Stopped while it waited.
     #[error("the deployment was called off")]
     Fenced(#[source] Fenced),
@@ -128,7 +171,11 @@ impl AttemptError {
             };
         }
         let permanent = match self {
-            Self::Unsupported(_) | Self::NotReady { .. } => true,
+            // What was undone is not tried again: its objects would come and go without end.
+            Self::Unsupported(_) | Self::NotReady { .. } | Self::Jobs(_) | Self::Undone { .. } => true,
+            Self::NoWayBack(error) => return error.class(),
+            Self::NotUndone { .. } => false,
+            Self::Hook { source, .. } => source.is_permanent(),
             // A content is named after its hash: a repaired one has another name, but one damaged in storage may
             // be put right in place.
             Self::Content { .. } | Self::Load(_) | Self::Kinds(_) | Self::Observe(_) | Self::Prune(_) => {
@@ -151,6 +198,9 @@ impl AttemptError {
             Self::Apply(error) => error.fenced(),
             Self::Prune(error) => error.fenced(),
             Self::Fenced(fenced) => Some(fenced),
+            Self::Hook { source, .. } => source.fenced(),
+            Self::Jobs(WaitError::Cancelled) => Some(&Fenced::Cancelled),
+            Self::NotUndone { source, .. } | Self::NoWayBack(source) => source.fenced(),
             _ => None,
         }
     }
@@ -176,9 +226,16 @@ impl AttemptError {
     }
 }
 
+/// Helm's word for a failed hook.
+fn during(event: HookEvent) -> String {
+    match event {
+        HookEvent::PreInstall | HookEvent::PostInstall => format!("failed {}", event.as_str()),
+        _ => format!("{} hooks failed", event.as_str()),
+    }
+}
+
 /// Refuses what would be silently ignored otherwise. An option without effect on raw YAML is not refused.
 pub fn supported(spec: &BundleDeploymentSpec, options: &BundleDeploymentOptions) -> Result<(), AttemptError> {
-    let helm = options.helm.as_ref();
     let refused = [
         (spec.oci_contents, "contents in an OCI registry (ociContents)"),
         (spec.helm_chart_options.is_some(), "a chart of a HelmOp (helmChartOptions)"),
@@ -190,8 +247,6 @@ pub fn supported(spec: &BundleDeploymentSpec, options: &BundleDeploymentOptions)
             options.namespace_annotations.is_some(),
             "annotations forced on its namespace (namespaceAnnotations)",
         ),
-        (helm.is_some_and(|helm| helm.atomic), "helm.atomic"),
-        (helm.is_some_and(|helm| helm.force), "helm.force"),
     ];
     match refused.into_iter().find(|(present, _)| *present) {
         Some((_, what)) => Err(AttemptError::Unsupported(what)),
@@ -209,7 +264,6 @@ mod tests {
     fn what_would_be_ignored_is_refused_by_name() {
         for (options, word) in [
             (json!({"serviceAccount": "x"}), "serviceAccount"),
-            (json!({"helm": {"atomic": true}}), "helm.atomic"),
             (json!({"namespaceLabels": {}}), "namespaceLabels"),
         ] {
             let options: BundleDeploymentOptions = serde_json::from_value(options).unwrap();
@@ -217,7 +271,7 @@ mod tests {
             assert!(error.to_string().contains(word), "{error}");
             assert_eq!(error.class(), Class::Permanent);
         }
-        let plain = json!({"helm": {"chart": "c", "timeoutSeconds": 5, "takeOwnership": true}, "keepResources": true});
+        let plain = json!({"helm": {"chart": "c", "timeoutSeconds": 5, "takeOwnership": true, "atomic": true, "force": true}, "keepResources": true});
         let options: BundleDeploymentOptions = serde_json::from_value(plain).unwrap();
         assert!(supported(&BundleDeploymentSpec::default(), &options).is_ok());
     }

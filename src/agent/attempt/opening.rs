@@ -9,8 +9,14 @@ use crate::{
         release::{self, Gate, GateInput, Record, ReleaseError, ReleaseState},
         session,
     },
-    render::Rendered,
+    render::{Hook, Rendered},
 };
+
+/// Whether a release is what was rendered: the same objects, from the same version of the chart.
+pub(super) fn is_same(release: &release::Release, rendered: &Rendered) -> bool {
+    release.manifest == rendered.manifest
+        && release.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
+}
 
 impl Run {
     /// Opens the next revision, or adopts the one that is already as wanted.
@@ -21,10 +27,7 @@ impl Run {
         let _ = self.earlier.set(others.filter(|uid| *uid != self.fence.stamp.uid).collect());
         let never_applied =
             self.job.object.status.as_ref().is_none_or(|status| status.applied_deployment_id.is_empty());
-        let same = |release: &release::Release| {
-            release.manifest == rendered.manifest
-                && release.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
-        };
+        let same = |release: &release::Release| is_same(release, rendered);
         if never_applied && let ReleaseState::InSync { .. } = release::state(&history, bundle, same) {
             return Gate::adopt(store, &self.fence, bundle, history).await.map_err(AttemptError::Release);
         }
@@ -66,6 +69,9 @@ impl Run {
             chart: rendered.chart.clone(),
             manifest: rendered.manifest.clone(),
             values: Some(rendered.values.clone()).filter(|values| !values.is_empty()).map(Value::Object),
+            hooks: (!rendered.hooks.is_empty())
+                .then(|| rendered.hooks.iter().map(Hook::record_json).collect()),
+            replaces: helm.is_some_and(|helm| helm.force),
             history,
             create_namespace: self.options.create_namespace.unwrap_or(true),
             fail_foreign,
@@ -75,13 +81,19 @@ impl Run {
         Gate::open(&self.job.ctx.downstream.store, &self.fence, input).await
     }
 
-    /// A removal whose replica is gone, or was not heard of for TTL, may be deployed over.
+    /// A removal that was given up, or whose replica is gone, was not heard of for TTL, or has gone no further for the
+    /// claim timeout, may be deployed over. What is waited for is its end, not its harmlessness: it deletes nothing that
+    /// carries our stamp.
     async fn guard_is_dead(&self, record: &str, guard: Option<&release::Guard>) -> bool {
         let ctx = &self.job.ctx;
         let Some(guard) = guard else {
             // Helm's own removal: it has the time that a foreign run has.
             return ctx.stood_still(format!("{record}/removal"), ctx.protocol.claim_timeout);
         };
+        // A living replica may have let go of it: seeing the unit made anew, it does not come back to the removal.
+        if guard.is_given_up() || ctx.stood_still(format!("{record}/{guard}"), ctx.protocol.claim_timeout) {
+            return true;
+        }
         let client = ctx.downstream.server.client().clone();
         match session::read_session(client, &ctx.agent_namespace, &guard.session).await {
             Ok(None) => true,

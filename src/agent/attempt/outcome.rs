@@ -66,7 +66,7 @@ impl Ended {
             plan: Some(Arc::new(plan)),
             told: match operation {
                 Some(Operation::Install) => Told::Installed,
-                Some(Operation::Upgrade) => Told::Upgraded,
+                Some(Operation::Upgrade | Operation::Rollback { .. }) => Told::Upgraded,
                 None => Told::Adopted,
             },
         }

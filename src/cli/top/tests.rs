@@ -123,7 +123,7 @@ flotilla top  c1  12:00:00  8 bundles  1 Ready  7 WaitApplied
 ── Replicas: free slots, version, last sign of life, claims (#attempt, age) ────
 agent-0            2 free  0.1.0       2s  db #2 30s waiting │ web #2 30s
 agent-1            0 free  0.1.0      60s
-agent-9            no Lease: ended        lost #1 30s
+agent-9            no Lease: ended         lost #1 30s
 ── Queue 1–4 of 4: attempts, age, why ──────────────────────────────────────────
 app                         -    10m  list bundledeployments: no bundles matchi…
 next                        -    10m  next free replica
@@ -157,7 +157,7 @@ replicas: 1 live
 ── Replicas: free slots, version, last sign of life, claims (#attempt, age) ────────────────────────
 agent-0            2 free  0.1.0       2s  db #2 30s waiting │ web #2 30s
 agent-1            0 free  0.1.0      60s
-agent-9            no Lease: ended        lost #1 30s
+agent-9            no Lease: ended         lost #1 30s
 ── Queue 1–4 of 4: attempts, age, why ──────────────────────────────────────────────────────────────
 app                         -    10m  list bundledeployments: no bundles matching labels a=b in nam…
 next                        -    10m  next free replica

@@ -20,7 +20,7 @@ const TAKEOVERS: usize = 3;
 /// Width of replicas' names.
 const REPLICA: usize = 16;
 /// Width of a lane before its claims.
-const HEAD: usize = REPLICA + 26;
+const HEAD: usize = REPLICA + 27;
 /// Width of bundles' names.
 const NAME: usize = 24;
 
@@ -130,9 +130,9 @@ fn lanes_text<'a>(model: &Model, whole: bool, lanes: &[Lane], area: Rect) -> Vec
                 (format!("{free:>3} free  {version:<7} {:>6}", age::text(*silent)), style)
             }
             None if model.below == Below::Seen => {
-                (format!("{:<23}", "  no Lease: ended"), Style::new().fg(Color::Red))
+                (format!("{:<24}", "  no Lease: ended"), Style::new().fg(Color::Red))
             }
-            None => (format!("{:>3}{:20}", "?", ""), Style::new()),
+            None => (format!("{:>3}{:21}", "?", ""), Style::new()),
         };
         let head = format!("{:<REPLICA$} {facts}  ", end(&lane.holder, REPLICA));
         let claims = Style::new().fg(Color::Cyan);

@@ -14,12 +14,11 @@ const SERVER_OWNED: [&str; 6] =
     ["uid", "resourceVersion", "managedFields", "creationTimestamp", "generation", "selfLink"];
 
 /// What is laid over the rendered object.
-pub(super) struct Overlay<'a> {
-    /// The release it belongs to.
-    pub release_name: &'a str,
-    pub release_namespace: &'a str,
+pub(in crate::downstream) struct Overlay<'a> {
+    /// The release it belongs to: name and namespace. Hooks and the CRDs of `crds/` are no release's.
+    pub release: Option<(&'a str, &'a str)>,
     /// `<uid>/<epoch>`.
-    pub stamp: &'a str,
+    pub stamp: Option<&'a str>,
     /// uid of the object that was read; `None` creates.
     pub uid: Option<&'a str>,
     /// Version of the object that was read, or the one that no object has.
@@ -32,7 +31,10 @@ pub(super) struct Overlay<'a> {
 }
 
 /// The apply's body.
-pub(super) fn bytes(object: &Value, overlay: &Overlay<'_>) -> Result<Vec<u8>, serde_json::Error> {
+pub(in crate::downstream) fn bytes(
+    object: &Value,
+    overlay: &Overlay<'_>,
+) -> Result<Vec<u8>, serde_json::Error> {
     serde_json::to_vec(&Body { object, overlay })
 }
 
@@ -80,16 +82,18 @@ impl Serialize for Metadata<'_> {
         if !overlay.namespace.is_empty() {
             map.serialize_entry("namespace", overlay.namespace)?;
         }
-        map.serialize_entry(
-            "labels",
-            &Merged::new(self.metadata.get("labels"), &[(keys::MANAGED_BY, "Helm")]),
-        )?;
-        let added = [
-            (keys::RELEASE_NAME, overlay.release_name),
-            (keys::RELEASE_NAMESPACE, overlay.release_namespace),
-            (keys::EPOCH_ANNOTATION, overlay.stamp),
-        ];
-        map.serialize_entry("annotations", &Merged::new(self.metadata.get("annotations"), &added))?;
+        let (mut labels, mut annotations) = (Vec::new(), Vec::new());
+        if let Some((name, namespace)) = overlay.release {
+            labels.push((keys::MANAGED_BY, "Helm"));
+            annotations.extend([(keys::RELEASE_NAME, name), (keys::RELEASE_NAMESPACE, namespace)]);
+        }
+        annotations.extend(overlay.stamp.map(|stamp| (keys::EPOCH_ANNOTATION, stamp)));
+        for (key, over) in [("labels", &labels), ("annotations", &annotations)] {
+            let merged = Merged::new(self.metadata.get(key), over);
+            if merged.base.is_some() || !over.is_empty() {
+                map.serialize_entry(key, &merged)?;
+            }
+        }
         if let Some(uid) = overlay.uid {
             map.serialize_entry("uid", uid)?;
         }
@@ -149,9 +153,8 @@ mod tests {
 
     fn overlay() -> Overlay<'static> {
         Overlay {
-            release_name: "app",
-            release_namespace: "ns",
-            stamp: "u/20",
+            release: Some(("app", "ns")),
+            stamp: Some("u/20"),
             uid: Some("live"),
             resource_version: "7",
             namespace: "other",
@@ -186,6 +189,15 @@ mod tests {
         let sent = sent(object, &overlay);
         assert_eq!(sent["spec"], json!({"a": 1}));
         assert!(sent["metadata"].get("namespace").is_none() && sent["metadata"].get("uid").is_none());
+    }
+
+    #[test]
+    fn what_is_no_releases_gets_no_owner() {
+        let object = json!({"metadata": {"name": "h", "labels": {"l": "1"}}});
+        let overlay = Overlay { release: None, stamp: None, uid: None, ..overlay() };
+        let metadata = &sent(object, &overlay)["metadata"];
+        assert_eq!(metadata["labels"], json!({"l": "1"}));
+        assert!(metadata.get("annotations").is_none());
     }
 
     #[test]

@@ -4,19 +4,15 @@
 //! Objects of one kind go up to [`PARALLEL`] at once. CRDs are waited for before the kinds they define. A failure lets
 //! what is under way finish, so that nothing of a closed attempt lands late.
 
-mod body;
+pub(in crate::downstream) mod body;
+mod crds;
 mod object;
 mod ownership;
 mod preview;
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc};
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{
-    Api,
-    runtime::wait::{await_condition, conditions},
-};
 use serde_json::Value;
 
 pub use preview::{Preview, preview};
@@ -38,11 +34,6 @@ use crate::{
 pub const CREATE_ONLY: &str = "1";
 /// Objects of one kind written at once: enough to hide the round trip, few enough for a small API server.
 pub const PARALLEL: usize = 8;
-/// How long a CRD may take until the API server serves it; Helm's own limit for CRDs.
-const CRD_WAIT: Duration = Duration::from_secs(60);
-/// Discovery lags behind `Established`, and nothing can be watched for it: looked at this often, this far apart.
-const DISCOVERY_ROUNDS: u32 = 20;
-const DISCOVERY_PAUSE: Duration = Duration::from_millis(250);
 
 /// For which release objects are written, and what it may take.
 pub struct Owner<'a> {
@@ -50,6 +41,10 @@ pub struct Owner<'a> {
     pub namespace: &'a str,
     /// The release's name.
     pub name: &'a str,
+    /// Something was deployed before; for messages.
+    pub upgrade: bool,
+    /// Replace live objects as a whole (PUT) in place of applying: what others set is lost.
+    pub replace: bool,
     /// Take objects of others.
     pub take_ownership: bool,
     /// Objects that another bundle gave up; these may be taken.
@@ -117,8 +112,12 @@ pub enum ApplyError {
         name: String,
     },
     /// The object belongs to somebody else.
-    #[error("{object} exists and cannot be imported into the current release: {reason}")]
+    #[error(
+        "unable to continue with {operation}: {object} exists and cannot be imported into the current release: {reason}"
+    )]
     Foreign {
+        /// `install` or `update`.
+        operation: &'static str,
         /// The object.
         object: String,
         /// In Helm's words.
@@ -127,6 +126,15 @@ pub enum ApplyError {
     /// The server refused the write, or did not answer.
     #[error("server-side apply failed for object {object}")]
     Refused {
+        /// The object.
+        object: String,
+        /// Why.
+        #[source]
+        source: RequestError,
+    },
+    /// The server refused to replace the object, or did not answer. It names the object itself.
+    #[error("failed to replace object")]
+    Replace {
         /// The object.
         object: String,
         /// Why.
@@ -149,10 +157,12 @@ pub enum ApplyError {
         object: String,
     },
     /// The object is being deleted and will be gone.
-    #[error("{object} is being deleted")]
+    #[error("{object} is being deleted: {held}")]
     Terminating {
         /// The object.
         object: String,
+        /// What holds it.
+        held: String,
     },
     /// The API server does not serve a CRD (yet).
     #[error("CustomResourceDefinition {name} was not established in time")]
@@ -176,7 +186,7 @@ impl ApplyError {
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Name { .. } => true,
-            Self::Refused { source, .. } => source.is_permanent(),
+            Self::Refused { source, .. } | Self::Replace { source, .. } => source.is_permanent(),
             Self::Kind { .. }
             | Self::Foreign { .. }
             | Self::Read { .. }
@@ -192,6 +202,9 @@ impl ApplyError {
         if let Self::Fenced { source, .. } = self { Some(source) } else { None }
     }
 }
+
+pub use crds::install as install_crds;
+pub(in crate::downstream) use crds::{establish, is_shown};
 
 /// Checks, before anything is written, that every object has a usable name and a kind that the server serves or that a
 /// CRD among the objects defines. Asks the server at most once.
@@ -236,7 +249,11 @@ pub async fn apply_all(
         let from = applied.len();
         apply_group(&job, objects, &group, &kind, &mut applied).await?;
         if kind.is("apiextensions.k8s.io", "CustomResourceDefinition") {
-            establish(ctx, fence, &applied[from..], objects).await?;
+            let written: Vec<_> =
+                applied[from..].iter().map(|crd| (objects[crd.index].name.as_str(), &crd.live)).collect();
+            let shown =
+                || objects.iter().all(|object| ctx.kinds.known(&object.api_version, &object.kind).is_some());
+            crds::establish(ctx, &fence.cancelled, &written, &shown).await?;
         }
     }
     Ok(applied)
@@ -303,60 +320,6 @@ async fn apply_group(
         }
     }
     failed.map_or(Ok(()), |(_, error)| Err(error))
-}
-
-/// Waits until the CRDs just written are served, then until discovery shows the kinds that wait for them.
-async fn establish(
-    ctx: &Downstream,
-    fence: &Fence,
-    crds: &[Applied],
-    objects: &[Object],
-) -> Result<(), ApplyError> {
-    let api: Api<CustomResourceDefinition> = Api::all(ctx.server.client().clone());
-    let mut waited = false;
-    for crd in crds {
-        let name = objects[crd.index].name.as_str();
-        if is_established(&crd.live) {
-            continue;
-        }
-        waited = true;
-        let not_established = || ApplyError::NotEstablished { name: name.to_owned() };
-        let served = await_condition(api.clone(), name, conditions::is_crd_established());
-        tokio::select! {
-            served = tokio::time::timeout(CRD_WAIT, served) => match served {
-                Ok(Ok(_)) => {}
-                Ok(Err(_)) | Err(_) => return Err(not_established()),
-            },
-            () = fence.cancelled.cancelled() => {
-                return Err(ApplyError::Fenced { object: name.to_owned(), source: Fenced::Cancelled });
-            }
-        }
-    }
-    let shown = || objects.iter().all(|object| ctx.kinds.known(&object.api_version, &object.kind).is_some());
-    if !waited && shown() {
-        return Ok(());
-    }
-    for round in 0..DISCOVERY_ROUNDS {
-        if round > 0 {
-            tokio::time::sleep(DISCOVERY_PAUSE).await;
-        }
-        // A failed renewal is no verdict: what is still missing afterwards is told by the kind's own lookup.
-        if ctx.kinds.refresh().await.is_ok() && shown() {
-            break;
-        }
-        if fence.cancelled.is_cancelled() {
-            break;
-        }
-    }
-    Ok(())
-}
-
-fn is_established(crd: &Value) -> bool {
-    let conditions = crd["status"]["conditions"].as_array();
-    conditions
-        .into_iter()
-        .flatten()
-        .any(|condition| condition["type"] == "Established" && condition["status"] == "True")
 }
 
 /// Whether a CRD among the objects defines the object's kind.

@@ -15,6 +15,7 @@ use crate::{
     api::keys,
     downstream::{
         Downstream,
+        completion::held_by,
         fence::Fence,
         kinds::Kind,
         objects::{Identity, Place, group_of, namespace_of},
@@ -86,20 +87,23 @@ impl Job<'_> {
             match self.write(object, &place, seen.as_ref()).await {
                 Ok(live) => {
                     if !live["metadata"]["deletionTimestamp"].is_null() {
-                        return Err(ApplyError::Terminating { object: place.to_string() });
+                        let finalizers = live["metadata"]["finalizers"].as_array();
+                        let finalizers = finalizers.into_iter().flatten().filter_map(Value::as_str);
+                        let held = held_by(&finalizers.map(str::to_owned).collect::<Vec<_>>());
+                        return Err(ApplyError::Terminating { object: place.to_string(), held });
                     }
                     let (kind, namespace) = (kind.clone(), namespace.to_owned());
                     return Ok(Applied { index, kind, namespace, created: seen.is_none(), live });
                 }
                 // Exists after all, changed, or vanished and came back: look, and decide again.
-                Err(ApplyError::Refused { source, .. })
+                Err(ApplyError::Refused { source, .. } | ApplyError::Replace { source, .. })
                     if source.is_conflict() && !source.is_field_conflict() =>
                 {
                     debug!(object = %place, round, cause = %source, "write conflicted; reading the object");
                     seen = self.look(object, &place, listed).await?;
                 }
                 Err(error) => {
-                    if let ApplyError::Refused { source, .. } = &error
+                    if let ApplyError::Refused { source, .. } | ApplyError::Replace { source, .. } = &error
                         && source.is_not_found()
                         && !source.is_missing_namespace(namespace)
                     {
@@ -147,7 +151,8 @@ impl Job<'_> {
         let server = &self.ctx.server;
         let Some(mut live) = server.metadata(&place.path()).await.map_err(read)? else { return Ok(None) };
         if let Some(reason) = refusal(&live, object, place, self.owner, listed) {
-            return Err(ApplyError::Foreign { object: described(place), reason });
+            let operation = if self.owner.upgrade { "update" } else { "install" };
+            return Err(ApplyError::Foreign { operation, object: described(place), reason });
         }
         let foreign = live.release().is_some_and(|owner| owner != (self.owner.namespace, self.owner.name));
         if let Some(owners) = folded(&live.managed_fields) {
@@ -176,9 +181,8 @@ impl Job<'_> {
         self.pass(seen.and_then(|seen| seen.stamp.as_ref()), foreign, place).await?;
         // S1: the stamp is written even when nothing else changes, so there is no comparing of content here.
         let overlay = Overlay {
-            release_name: self.owner.name,
-            release_namespace: self.owner.namespace,
-            stamp: self.stamp,
+            release: Some((self.owner.name, self.owner.namespace)),
+            stamp: Some(self.stamp),
             uid: seen.map(|seen| seen.uid.as_str()),
             resource_version: seen.map_or(CREATE_ONLY, |seen| seen.resource_version.as_str()),
             namespace: place.namespace,
@@ -190,6 +194,13 @@ impl Job<'_> {
         path.push_str("?fieldManager=");
         path.push_str(keys::FIELD_MANAGER);
         // Strict, as Helm does: an unknown field is an error and never silently dropped.
+        if self.owner.replace && seen.is_some_and(|seen| !seen.autoscaled) {
+            path.push_str("&fieldValidation=Strict");
+            return self.ctx.server.put(&path, body).await.map_err(|source| ApplyError::Replace {
+                object: place.to_string(),
+                source: masked(place, source),
+            });
+        }
         path.push_str("&force=true&fieldValidation=Strict");
         self.ctx.server.patch(&path, APPLY, body).await.map_err(|source| self.refused(place, source))
     }
@@ -204,9 +215,12 @@ impl Job<'_> {
     }
 
     fn refused(&self, place: &Place<'_>, source: RequestError) -> ApplyError {
-        let source = if place.kind.is("", "Secret") { source.without_values() } else { source };
-        ApplyError::Refused { object: place.to_string(), source }
+        ApplyError::Refused { object: place.to_string(), source: masked(place, source) }
     }
+}
+
+fn masked(place: &Place<'_>, source: RequestError) -> RequestError {
+    if place.kind.is("", "Secret") { source.without_values() } else { source }
 }
 
 /// As Helm names an existing object: `Kind "name" in namespace "namespace"`.

@@ -3,7 +3,7 @@
 //! is stored. So no claim is needed, and no fence.
 //!
 //! Field ownership that a real apply would first take over from a predecessor's *Update* is not: fields that the bundle
-//! gave up since then do not show as removed.
+//! gave up since then do not show as removed. Nor is a replacement (`helm.force`) told from an apply.
 
 use std::sync::Arc;
 
@@ -67,7 +67,8 @@ pub async fn preview(
         if let Some(live) = &before
             && let Some(reason) = ownership::refusal(&meta(live), object, &place, owner, listed)
         {
-            return Err(ApplyError::Foreign { object: place.to_string(), reason });
+            let operation = if owner.upgrade { "update" } else { "install" };
+            return Err(ApplyError::Foreign { operation, object: title(&place), reason });
         }
         match dry_run(ctx, owner, object, &place, before.as_ref()).await {
             Ok(after) => return Ok(Preview { object: title(&place), before, after }),
@@ -102,13 +103,12 @@ async fn dry_run(
 ) -> Result<Value, RequestError> {
     let meta = before.map(meta);
     let overlay = Overlay {
-        release_name: owner.name,
-        release_namespace: owner.namespace,
+        release: Some((owner.name, owner.namespace)),
         // The live one: a stamp is no change.
         stamp: meta
             .as_ref()
             .and_then(|meta| meta.annotations.get(keys::EPOCH_ANNOTATION))
-            .map_or("", String::as_str),
+            .map(String::as_str),
         uid: meta.as_ref().map(|meta| meta.uid.as_str()),
         resource_version: meta.as_ref().map_or(CREATE_ONLY, |meta| meta.resource_version.as_str()),
         namespace: place.namespace,
@@ -174,6 +174,8 @@ mod tests {
         let owner = Owner {
             namespace: "ns",
             name: "app",
+            upgrade: false,
+            replace: false,
             take_ownership: false,
             overwrites: &[],
             previous: &previous,

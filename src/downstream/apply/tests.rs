@@ -55,8 +55,15 @@ async fn applied(
     let (server, script) = scripted(exchanges);
     let ctx = context(server);
     let previous = Identity::of_all(previous, &ctx.kinds, "ns");
-    let owner =
-        Owner { namespace: "ns", name: "app", take_ownership: false, overwrites: &[], previous: &previous };
+    let owner = Owner {
+        namespace: "ns",
+        name: "app",
+        upgrade: false,
+        replace: false,
+        take_ownership: false,
+        overwrites: &[],
+        previous: &previous,
+    };
     let result = apply_all(&ctx, fence, &owner, objects, None).await;
     script.finished().await;
     result
@@ -130,7 +137,7 @@ async fn another_releases_object_is_refused_in_helms_words() {
     let error = applied(script, &config_map(), &[], &fence("u/20")).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "ConfigMap \"c\" in namespace \"ns\" exists and cannot be imported into the current release: invalid ownership \
+        "unable to continue with install: ConfigMap \"c\" in namespace \"ns\" exists and cannot be imported into the current release: invalid ownership \
          metadata; annotation validation error: key \"meta.helm.sh/release-name\" must equal \"app\": current value is \"first\""
     );
     // Nor when an earlier revision listed it.
@@ -180,6 +187,8 @@ async fn what_another_release_has_is_taken_only_under_a_claim_that_is_looked_at_
         let owner = Owner {
             namespace: "ns",
             name: "app",
+            upgrade: false,
+            replace: false,
             take_ownership: true,
             overwrites: &[],
             previous: &Default::default(),
@@ -323,8 +332,15 @@ impl KnownObjects for Watched {
 #[tokio::test]
 async fn what_our_own_uid_stamped_is_not_read_and_what_another_stamped_is() {
     let previous = HashSet::new();
-    let owner =
-        Owner { namespace: "ns", name: "app", take_ownership: false, overwrites: &[], previous: &previous };
+    let owner = Owner {
+        namespace: "ns",
+        name: "app",
+        upgrade: false,
+        replace: false,
+        take_ownership: false,
+        overwrites: &[],
+        previous: &previous,
+    };
     let mut theirs = live("other/1");
     theirs["metadata"]["annotations"][keys::RELEASE_NAME] = json!("first");
     let (server, script) =

@@ -49,6 +49,11 @@ impl KindCache {
         *known = Some((now, capabilities.clone()));
         Ok(capabilities)
     }
+
+    /// What was known of them is out of date: a kind was just added.
+    pub async fn forget_capabilities(&self) {
+        *self.inner.capabilities.lock().await = None;
+    }
 }
 
 #[cfg(test)]

@@ -4,10 +4,8 @@
 //! Whoever creates revision N+1 has the right to apply it. A first deployment costs one POST here and one PUT at the
 //! end; an upgrade one PUT more for the revision it supersedes and one DELETE for the history.
 
-use std::time::Duration;
-
 use serde_json::Value;
-use tracing::{debug, info, warn};
+use tracing::info;
 
 use super::{
     ReleaseError,
@@ -15,18 +13,12 @@ use super::{
     state::{Operation, Owner, operation, owner, unaccounted},
     store::{Record, Store},
 };
-use crate::{
-    downstream::fence::{Fence, Fenced},
-    telemetry::chain,
-};
+use crate::downstream::fence::{Fence, Fenced};
 
 /// Revisions kept when the bundle does not say: Fleet's default.
 const DEFAULT_HISTORY: usize = 2;
 /// How often a leftover record that changes under our hands is looked at again (L5).
 const LEFTOVER_ROUNDS: usize = 3;
-/// Waits before each look at a record whose closing write was not answered: a server that restarts is back by the last.
-const SETTLE_PAUSES: [Duration; 4] =
-    [Duration::ZERO, Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(5)];
 
 /// What is to be deployed, and what there is.
 pub struct GateInput<'a> {
@@ -42,6 +34,10 @@ pub struct GateInput<'a> {
     pub manifest: String,
     /// The values given by the user.
     pub values: Option<Value>,
+    /// The hooks, as Helm's record has them; `None` when there are none.
+    pub hooks: Option<Value>,
+    /// Objects are replaced (PUT) instead of applied; the record says so.
+    pub replaces: bool,
     /// The history, just read.
     pub history: Vec<Record>,
     /// Create the release namespace when it is missing.
@@ -56,18 +52,18 @@ pub struct GateInput<'a> {
 
 /// An open gate: revision N+1 is pending and ours.
 pub struct Gate {
-    store: Store,
-    fence: Fence,
-    record: Record,
-    history: Vec<Record>,
-    operation: Option<Operation>,
-    max_history: usize,
+    pub(super) store: Store,
+    pub(super) fence: Fence,
+    pub(super) record: Record,
+    pub(super) history: Vec<Record>,
+    pub(super) operation: Option<Operation>,
+    pub(super) max_history: usize,
 }
 
 impl Gate {
     /// Opens the gate: fails what earlier attempts left pending, then creates the next revision.
     pub async fn open(store: &Store, fence: &Fence, input: GateInput<'_>) -> Result<Self, ReleaseError> {
-        let GateInput { namespace, name, bundle, chart, manifest, values, mut history, .. } = input;
+        let GateInput { namespace, name, bundle, chart, manifest, values, hooks, mut history, .. } = input;
         match owner(&history) {
             Owner::Bundle(other) if other != bundle => {
                 return Err(ReleaseError::OtherBundle {
@@ -76,15 +72,12 @@ impl Gate {
                     bundle: bundle.to_owned(),
                 });
             }
-            Owner::Unreadable if !history.is_empty() => {
+            // Whose it is, only our own stamp can tell: nobody else writes our uid.
+            Owner::Unreadable if !history.is_empty() && !is_stamped(&history, fence) => {
                 let record = history.last().map(|record| record.name().to_owned()).unwrap_or_default();
                 return Err(ReleaseError::Unreadable { record });
             }
             Owner::Bundle(_) | Owner::Nobody | Owner::Unreadable => {}
-        }
-        // Objects that no readable record lists could never be pruned.
-        if let Some(lost) = unaccounted(&history).iter().find(|record| record.release.is_err()) {
-            return Err(ReleaseError::Unreadable { record: lost.name().to_owned() });
         }
         if let Some(removal) = history.last().filter(|record| record.status == Status::Uninstalling)
             && !input.over_removal
@@ -99,11 +92,11 @@ impl Gate {
 
         let operation = operation(&history);
         let revision = history.last().map_or(0, |record| record.revision) + 1;
-        let previous = unaccounted(&history).first().and_then(|record| record.release.as_ref().ok());
+        let previous = unaccounted(&history).iter().find_map(|record| record.release.as_ref().ok());
         let now = store.now();
         let (status, description, first_deployed) = match operation {
             Operation::Install => (Status::PendingInstall, "Initial install underway", now.clone()),
-            Operation::Upgrade => {
+            Operation::Upgrade | Operation::Rollback { .. } => {
                 let first = previous.map(|previous| previous.info.first_deployed.clone());
                 (Status::PendingUpgrade, "Preparing upgrade", first.unwrap_or_else(|| now.clone()))
             }
@@ -120,9 +113,10 @@ impl Gate {
             chart,
             config: values,
             manifest,
+            hooks,
             version: revision,
             namespace: namespace.to_owned(),
-            apply_method: "ssa".to_owned(),
+            apply_method: if input.replaces { "csa" } else { "ssa" }.to_owned(),
             ..Release::default()
         };
         let labels = history.last().map(Record::custom_labels).unwrap_or_default();
@@ -181,6 +175,11 @@ impl Gate {
         self.operation
     }
 
+    /// Whether a record whose objects may be live cannot be read: then only their labels tell which they are.
+    pub fn is_blind(&self) -> bool {
+        self.before().iter().any(|record| record.release.is_err())
+    }
+
     /// The records whose objects may be live: what prune compares with the new manifest.
     pub fn before(&self) -> &[Record] {
         unaccounted(&self.history)
@@ -192,103 +191,11 @@ impl Gate {
         let once = |record: &&Record| matches!(record.status, Status::Deployed | Status::Superseded);
         self.before().iter().filter(once)
     }
+}
 
-    /// Closes the gate: everything is applied and pruned.
-    ///
-    /// The new revision is deployed *before* the old one is superseded, so that a crash in between leaves two deployed
-    /// ones, of which the newer counts, and never none. What fails after that is tidied up by the next deployment.
-    pub async fn deployed(mut self, notes: Option<&str>) -> Result<u32, ReleaseError> {
-        if let Some(operation) = self.operation {
-            self.fence.compared().await.map_err(ReleaseError::Fenced)?;
-            if let Ok(release) = &mut self.record.release {
-                release.info.status = Status::Deployed;
-                release.info.description = match operation {
-                    Operation::Install => "Install complete".to_owned(),
-                    Operation::Upgrade => "Upgrade complete".to_owned(),
-                };
-                release.info.notes = notes.unwrap_or_default().to_owned();
-            }
-            if let Err(error) = self.store.update(&mut self.record, None, None).await {
-                self.settle(error).await?;
-            }
-        }
-        let revision = self.record.revision;
-        // Prune has run over all of these: nothing in them is unaccounted for any more.
-        let surplus = (self.history.len() + 1).saturating_sub(self.max_history).min(self.history.len());
-        for (index, old) in self.history.iter_mut().enumerate() {
-            let tidied = if index < surplus {
-                self.store.delete(old).await
-            } else if old.status == Status::Deployed
-                && let Ok(release) = &mut old.release
-            {
-                release.info.status = Status::Superseded;
-                self.store.update(old, None, None).await
-            } else {
-                Ok(())
-            };
-            if let Err(error) = tidied {
-                warn!(release = old.name(), cause = %chain(&error), "history not tidied up; the next deployment will");
-            }
-        }
-        Ok(revision)
-    }
-
-    /// The answer to the closing write was lost: the record itself tells whether it was carried out. Taking it for a
-    /// failure would deploy the same thing once more (S9).
-    async fn settle(&mut self, error: ReleaseError) -> Result<(), ReleaseError> {
-        if !matches!(&error, ReleaseError::Write { source, .. } if source.is_unclear()) {
-            return Err(error);
-        }
-        for pause in SETTLE_PAUSES {
-            tokio::time::sleep(pause).await;
-            match self.store.reread(&self.record).await {
-                Ok(Some(found))
-                    if found.status == Status::Deployed && found.stamp() == self.record.stamp() =>
-                {
-                    self.record = found;
-                    return Ok(());
-                }
-                Ok(_) => break,
-                Err(again) => {
-                    debug!(
-                        release = self.record.name(),
-                        cause = %chain(&again),
-                        "cannot read back whether the revision counts as deployed"
-                    );
-                }
-            }
-        }
-        Err(error)
-    }
-
-    /// Closes the gate: the attempt failed, for this reason.
-    ///
-    /// No proof of the claim is asked for: the record is ours, and its resourceVersion says whether a newer claim has
-    /// failed it already. So an abandoned attempt can always be closed. Of the failed attempts before it, those with
-    /// the very same objects leave history when there are too many: this record accounts for them.
-    pub async fn failed(mut self, reason: &str) -> Result<(), ReleaseError> {
-        let Some(operation) = self.operation else { return Ok(()) };
-        let Ok(release) = &mut self.record.release else { return Ok(()) };
-        release.info.status = Status::Failed;
-        release.info.description = match operation {
-            Operation::Install => format!("Release \"{}\" failed: {reason}", release.name),
-            Operation::Upgrade => format!("Upgrade \"{}\" failed: {reason}", release.name),
-        };
-        self.store.update(&mut self.record, None, None).await?;
-        let manifest =
-            self.record.release.as_ref().map(|release| release.manifest.as_str()).unwrap_or_default();
-        let surplus = (self.history.len() + 1).saturating_sub(self.max_history);
-        let repeated = self.history.iter().filter(|old| {
-            old.status == Status::Failed
-                && old.release.as_ref().is_ok_and(|release| release.manifest == manifest)
-        });
-        for old in repeated.take(surplus) {
-            if let Err(error) = self.store.delete(old).await {
-                warn!(release = old.name(), cause = %chain(&error), "history not tidied up; the next deployment will");
-            }
-        }
-        Ok(())
-    }
+/// Whether any record carries our uid.
+fn is_stamped(history: &[Record], fence: &Fence) -> bool {
+    history.iter().filter_map(Record::stamp).any(|stamp| stamp.uid == fence.stamp.uid)
 }
 
 /// Whether any record carries our uid; refuses when one was written under a newer claim (S1).
@@ -326,6 +233,10 @@ async fn fail_leftovers(
             }
             let proof = fence.before(stamp.as_ref(), || record.name().to_owned()).await;
             proof.map_err(ReleaseError::Fenced)?;
+            // One that cannot be read cannot be written either; it goes when all is accounted for.
+            if record.release.is_err() {
+                break;
+            }
             if let Ok(release) = &mut record.release {
                 release.info.status = Status::Failed;
                 release.info.description = match &stamp {

@@ -8,6 +8,7 @@ use crate::{
         fence::tests::{fence, proof, with},
         testing::{Exchange, scripted},
     },
+    telemetry::chain,
 };
 
 const SECRETS: &str = "/api/v1/namespaces/ns/secrets";
@@ -20,6 +21,8 @@ fn input(history: Vec<Record>) -> GateInput<'static> {
         chart: json!({"metadata": {"name": "b", "annotations": {keys::BUNDLE_ID: "b"}}}),
         manifest: "new".into(),
         values: None,
+        hooks: None,
+        replaces: false,
         history,
         create_namespace: true,
         fail_foreign: false,
@@ -264,3 +267,72 @@ async fn an_adopted_release_is_stamped_and_makes_no_revision() {
     gate.deployed(None).await.unwrap();
     script.finished().await;
 }
+
+#[tokio::test]
+async fn a_failed_upgrade_goes_back_as_a_new_revision_with_what_stood_before() {
+    let seen = vec![
+        record(1, "superseded").manifest("older").stored(),
+        record(2, "deployed").manifest("good").stored(),
+        record(3, "failed").manifest("bad").stored(),
+    ];
+    let (server, script) = scripted(vec![
+        creates(4, "pending-upgrade"),
+        Exchange::put(&secret_path(4))
+            .expecting(|sent| {
+                assert_eq!(sent_release(sent).info.description, "Upgrade \"app\" failed: not ready");
+                assert_eq!(sent["metadata"]["labels"]["status"], "failed");
+            })
+            .stores("uid-sh.helm.release.v1.app.v4", "600"),
+        creates(5, "pending-rollback"),
+        Exchange::put(&secret_path(5))
+            .expecting(|sent| {
+                let release = sent_release(sent);
+                assert_eq!(release.manifest, "good");
+                assert_eq!(release.info.description, "Rollback to 2");
+                assert_eq!(sent["metadata"]["labels"]["status"], "deployed");
+            })
+            .stores("uid-sh.helm.release.v1.app.v5", "700"),
+        Exchange::delete(&secret_path(1)),
+        Exchange::delete(&secret_path(2)),
+        Exchange::delete(&secret_path(3)),
+    ]);
+    let gate = Gate::open(&store(server), &fence("u/20"), input(seen)).await.unwrap();
+    let gate = gate.roll_back("not ready").await.unwrap().expect("something to go back to");
+    assert_eq!((gate.revision(), gate.operation()), (5, Some(Operation::Rollback { to: 2 })));
+    let revisions: Vec<_> = gate.before().iter().map(|record| record.revision).collect();
+    assert_eq!(revisions, [2, 3, 4], "what the failed upgrade made is pruned");
+    assert_eq!(gate.deployed(None).await.unwrap(), 5);
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn there_is_no_way_back_from_what_cannot_be_read_or_never_was() {
+    for history in [vec![], vec![record(1, "failed").stored()]] {
+        let revision = history.len() as u32 + 1;
+        let (server, script) = scripted(vec![creates(revision, "pending-install")]);
+        let gate = Gate::open(&store(server), &fence("u/20"), input(history)).await.unwrap();
+        assert!(gate.roll_back("no").await.unwrap().is_none());
+        script.finished().await;
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_leaves_history_once_all_is_accounted_for() {
+    let seen = vec![
+        record(1, "deployed").stamped("u/10").stored(),
+        record(2, "deployed").stamped("u/11").unreadable().stored(),
+    ];
+    let (server, script) = scripted(vec![
+        creates(3, "pending-upgrade"),
+        writes(3, "500", "deployed"),
+        Exchange::delete(&secret_path(1)),
+        Exchange::delete(&secret_path(2)),
+    ]);
+    let gate = Gate::open(&store(server), &fence("u/20"), input(seen)).await.unwrap();
+    assert!(gate.is_blind());
+    gate.deployed(None).await.unwrap();
+    script.finished().await;
+}
+
+#[path = "gate_states_tests.rs"]
+mod states;

@@ -4,8 +4,11 @@
 //! *Determine the state, choose one action, look again*: [`state`] decides what there is, [`Gate`] opens and closes
 //! one revision. A record leaves history only when its objects are accounted for.
 
+mod close;
 mod codec;
 mod gate;
+mod rollback;
+mod runs;
 mod state;
 mod store;
 mod survey;
@@ -15,6 +18,7 @@ pub(crate) mod fixtures;
 
 pub use codec::{CodecError, Info, RECORD_LIMIT, Release, Status, decode, encode};
 pub use gate::{Gate, GateInput};
+pub use runs::Phase;
 pub use state::{Operation, ReleaseState, operation, state, unaccounted};
 pub(in crate::downstream) use store::APPLY;
 pub use store::{Clock, Guard, Record, Store};
@@ -61,7 +65,9 @@ pub enum ReleaseError {
         record: String,
     },
     /// A record that is needed cannot be decoded.
-    #[error("release record {record} cannot be read")]
+    #[error(
+        "release record {record} cannot be read, nor can any other tell whose release it is; delete it to deploy anew"
+    )]
     Unreadable {
         /// The record.
         record: String,

@@ -72,6 +72,11 @@ pub enum Operation {
     Install,
     /// Something was.
     Upgrade,
+    /// An upgrade failed, and what stood before is put back.
+    Rollback {
+        /// The revision it goes back to.
+        to: u32,
+    },
 }
 
 /// Decides. `wanted` says whether a deployed release is the one that is wanted.

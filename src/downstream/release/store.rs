@@ -41,7 +41,20 @@ pub struct Guard {
     pub nonce: Nonce,
 }
 
+/// In the place of a session: the removal failed, and nobody is at it.
+const NOBODY: &str = "nobody";
+
 impl Guard {
+    /// What a removal leaves that failed and has ended.
+    pub fn given_up(nonce: Nonce) -> Self {
+        Self { session: NOBODY.into(), nonce }
+    }
+
+    /// Whether nobody is at it: its place may be taken at once.
+    pub fn is_given_up(&self) -> bool {
+        self.session.0 == NOBODY
+    }
+
     /// Reads a guard; `None` when the text is not one of ours.
     pub fn parse(text: &str) -> Option<Self> {
         let (session, nonce) = text.split_once('/')?;

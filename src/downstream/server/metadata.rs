@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 use crate::{
     api::keys,
     protocol::{Epoch, Stamp},
+    render::HOOK,
 };
 
 /// What stands in the metadata of a live object.
@@ -29,6 +30,8 @@ pub struct LiveMeta {
     pub annotations: BTreeMap<String, String>,
     /// Set while finalizers hold a deleted object.
     pub deletion_timestamp: Option<String>,
+    /// What must be done before it goes.
+    pub finalizers: Vec<String>,
     /// Who owns which field.
     pub managed_fields: Vec<ManagedFieldsEntry>,
 }
@@ -49,6 +52,11 @@ impl LiveMeta {
         let namespace = self.annotations.get(keys::RELEASE_NAMESPACE)?;
         let name = self.annotations.get(keys::RELEASE_NAME)?;
         Some((namespace, name))
+    }
+
+    /// Whether it is a hook: run at certain moments of a release, not kept in it and not removed with it.
+    pub fn is_hook(&self) -> bool {
+        self.annotations.contains_key(HOOK)
     }
 
     /// Helm's keep policy.

@@ -94,7 +94,13 @@ impl RequestError {
                 let decided = ["denied the request", "denied request", "already allocated"]
                     .iter()
                     .any(|words| status.message.contains(words));
-                !decided && (status.is_invalid() || status.code == 400 || (status.code == 500 && untyped))
+                // More than a request, or than the store, may hold.
+                let oversize = status.code == 413 || status.message.contains("request is too large");
+                !decided
+                    && (status.is_invalid()
+                        || status.code == 400
+                        || oversize
+                        || (status.code == 500 && untyped))
             }
             Self::Unaskable(_) | Self::Unwritable(_) => true,
             Self::Silent(_) | Self::Transport(_) => false,
@@ -168,8 +174,45 @@ mod tests {
                 refused(422, "Invalid", "spec.ports[0].nodePort: Invalid value: 30000: already allocated"),
                 false,
             ),
-            (refused(500, "InternalError", "failed calling webhook"), false),
+            // A finished Job that was changed, and a StatefulSet.
+            (
+                refused(
+                    422,
+                    "Invalid",
+                    "Job.batch \"j\" is invalid: spec.template: Invalid value: field is immutable",
+                ),
+                true,
+            ),
+            (
+                refused(
+                    422,
+                    "Invalid",
+                    "spec: Forbidden: updates to statefulset spec for fields other than 'replicas'",
+                ),
+                true,
+            ),
+            (refused(413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728"), true),
+            (refused(500, "", "etcdserver: request is too large"), true),
+            (refused(500, "InternalError", "failed calling webhook \"x\": connection refused"), false),
+            (
+                refused(
+                    500,
+                    "InternalError",
+                    "conversion webhook for g/v1, Kind=K failed: connection refused",
+                ),
+                false,
+            ),
+            (refused(403, "Forbidden", "admission webhook \"x\" denied the request: no"), false),
+            (refused(400, "BadRequest", "admission webhook \"x\" denied the request: no"), false),
+            (
+                refused(403, "Forbidden", "pods \"p\" is forbidden: violates PodSecurity \"restricted\""),
+                false,
+            ),
             (refused(403, "Forbidden", "exceeded quota"), false),
+            (
+                refused(503, "ServiceUnavailable", "the server is currently unable to handle the request"),
+                false,
+            ),
             (refused(404, "NotFound", "the server could not find the requested resource"), false),
             (refused(429, "TooManyRequests", "slow down"), false),
             (refused(409, "Conflict", "the object has been modified"), false),

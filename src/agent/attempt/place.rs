@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The bundle's objects put in place: applied, the rest pruned, Jobs waited for.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use tracing::warn;
+
+use super::{AttemptError, Late, Run};
+use crate::{
+    agent::context::Context,
+    api::ReleaseId,
+    downstream::{
+        apply::{self, Known, KnownObjects, Owner},
+        completion,
+        kinds::Kind,
+        live::LiveStore,
+        objects::Identity,
+        prune,
+        release::{Gate, Operation, Record},
+        removal::{Gone, Removed},
+    },
+    monitor::{self, Judge, Key},
+    render::{self, Rendered},
+    upstream,
+};
+
+impl Run {
+    /// Waits for the bundle's Jobs, if it asks for that.
+    pub(super) async fn jobs(&self, rendered: &Rendered, seconds: u64) -> Result<(), AttemptError> {
+        let wanted = self.options.helm.as_ref().is_some_and(|helm| helm.wait_for_jobs);
+        if !wanted || !rendered.objects.iter().any(completion::is_job) {
+            return Ok(());
+        }
+        self.waits.begin().await;
+        let (timeout, cancelled) = (Duration::from_secs(seconds), &self.fence.cancelled);
+        let ctx = &self.job.ctx.downstream;
+        completion::jobs_done(ctx, &self.namespace, &rendered.objects, timeout, cancelled)
+            .await
+            .map_err(AttemptError::Jobs)
+    }
+
+    pub(super) async fn apply(
+        &self,
+        rendered: &Rendered,
+        owned: &[render::Object],
+        gate: &Gate,
+    ) -> Result<(), AttemptError> {
+        let ctx = &self.job.ctx;
+        let ignore = self.options.ignore.clone().unwrap_or_default();
+        // Before the objects are there: what the answers show is taken over only for kinds that are watched.
+        ctx.live.ignore(&rendered.hash, &ignore);
+        for object in &rendered.objects {
+            if let Some(kind) = ctx.downstream.kinds.known(&object.api_version, &object.kind) {
+                ctx.live.ensure(&kind.resource);
+            }
+        }
+        let previous = Identity::of_all(owned, &ctx.downstream.kinds, &self.namespace);
+        let owner = Owner {
+            namespace: &self.namespace,
+            name: &self.release,
+            upgrade: matches!(gate.operation(), Some(Operation::Upgrade)),
+            replace: self.options.helm.as_ref().is_some_and(|helm| helm.force),
+            take_ownership: self.options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
+            overwrites: &self.options.overwrites,
+            previous: &previous,
+        };
+        let known = KnownLive(&ctx.live);
+        let applied = apply::apply_all(&ctx.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
+            .await
+            .map_err(AttemptError::Apply)?;
+        let judge = Judge { ignore: &ignore, errors: &ctx.errors, now: ctx.clock.wall() };
+        for object in applied {
+            ctx.live.upsert(monitor::observe(&object.live, &judge));
+        }
+        Ok(())
+    }
+
+    /// Removes what the bundle no longer has, and after a takeover what its late holder may have left.
+    pub(super) async fn prune(
+        &self,
+        rendered: &Rendered,
+        before: &[render::Object],
+        gate: &Gate,
+    ) -> Result<(), AttemptError> {
+        let ctx = &self.job.ctx;
+        let blind = gate.is_blind() || self.lost_its_records(gate);
+        let mut earlier = self.earlier.get().cloned().unwrap_or_default();
+        earlier.extend(self.job.earlier.iter().cloned());
+        let sweeps = self.job.taken_over || !earlier.is_empty();
+        if before.is_empty() && !sweeps && !blind {
+            return Ok(());
+        }
+        let keep = Identity::of_all(&rendered.objects, &ctx.downstream.kinds, &self.namespace);
+        let release = (self.namespace.as_str(), self.release.as_str());
+        let mut removed = prune::prune(&ctx.downstream, &self.fence, release, before, &keep)
+            .await
+            .map_err(AttemptError::Prune)?;
+        if sweeps {
+            let kinds = kinds_of(ctx, before.iter().chain(&rendered.objects));
+            let gone = ctx.upstream.gone(earlier.clone()).await.unwrap_or_else(|error| {
+                warn!(
+                    cause = upstream::chain(&error),
+                    "cannot tell which earlier BundleDeployments are gone"
+                );
+                BTreeSet::new()
+            });
+            let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep, &gone);
+            removed.extend(strays.await.map_err(AttemptError::Prune)?);
+            let (hash, stamp) = (rendered.hash.clone(), self.fence.stamp.clone());
+            let _ = self.late.set(Late { kinds, hash, keep: keep.clone(), stamp, earlier });
+        }
+        if blind {
+            warn!("a release record is lost: what it had is looked for by its labels");
+            let unlisted = prune::unlisted(&ctx.downstream, &self.fence, release, &rendered.hash, &keep);
+            removed.extend(unlisted.await.map_err(AttemptError::Prune)?);
+        }
+        self.forget(removed);
+        Ok(())
+    }
+
+    /// Whether the status names this very release and there is no record of it: somebody deleted it.
+    fn lost_its_records(&self, gate: &Gate) -> bool {
+        let known =
+            self.job.object.status.as_ref().and_then(|status| status.release.parse::<ReleaseId>().ok());
+        gate.operation().is_some()
+            && gate.before().is_empty()
+            && known.is_some_and(|known| known.namespace == self.namespace && known.name == self.release)
+    }
+
+    /// What is gone for good must not show as extra until its event comes.
+    pub(super) fn forget(&self, removed: Vec<Removed>) {
+        for removed in removed {
+            if let Some(Gone { api_version, uid }) = removed.gone {
+                let object = removed.object;
+                let key = Key::new(&api_version, &object.kind, &object.namespace, &object.name);
+                self.job.ctx.live.removed(&key, &uid);
+            }
+        }
+    }
+
+    /// The objects that these revisions list.
+    pub(super) async fn objects_of(
+        &self,
+        records: impl IntoIterator<Item = &Record>,
+    ) -> Result<Vec<render::Object>, AttemptError> {
+        let mut objects = Vec::new();
+        for record in records {
+            let Ok(release) = &record.release else { continue };
+            let stored = render::parse_manifest(&self.job.ctx.engine, &release.manifest).await;
+            objects.extend(stored.map_err(AttemptError::Render)?);
+        }
+        Ok(objects)
+    }
+}
+
+/// The kinds of these objects, each once.
+pub(in crate::agent) fn kinds_of<'o>(
+    ctx: &Context,
+    objects: impl Iterator<Item = &'o render::Object>,
+) -> Vec<Arc<Kind>> {
+    let mut kinds: Vec<Arc<Kind>> = Vec::new();
+    for object in objects {
+        if let Some(kind) = ctx.downstream.kinds.known(&object.api_version, &object.kind)
+            && !kinds.contains(&kind)
+        {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
+
+/// The live store as the apply sees it: what is known with a stamp need not be read.
+struct KnownLive<'a>(&'a LiveStore);
+
+impl KnownObjects for KnownLive<'_> {
+    fn known(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Known> {
+        let key = Key::new(&kind.resource.api_version, &kind.resource.kind, namespace, name);
+        let observed = self.0.get(&key)?;
+        Some(Known {
+            uid: observed.uid.clone(),
+            resource_version: observed.version.0.clone(),
+            stamp: observed.stamp.clone()?,
+        })
+    }
+}
