@@ -28,6 +28,7 @@ pub mod proxy;
 pub mod records;
 pub mod registrar;
 pub mod replica;
+pub mod stage;
 mod tools;
 pub mod units;
 mod until;

@@ -13,9 +13,18 @@ use super::{
     apply::ApplyVerb,
     claims::{QuarantineVerb, ReleaseVerb, RetryVerb},
     delete::DeleteVerb,
+    diff::DiffVerb,
+    doctor::DoctorVerb,
+    events::EventsVerb,
+    explain::ExplainVerb,
     get::GetVerb,
+    man::ManVerb,
     ready::ReadyVerb,
+    register::RegisterVerb,
+    render::RenderVerb,
     reset::ResetVerb,
+    rollback::RollbackVerb,
+    top::TopVerb,
 };
 use crate::{agent::args::AgentArgs, api::duration, controller::args::ControllerArgs};
 
@@ -48,6 +57,18 @@ pub enum Verb {
     Delete(DeleteVerb),
     /// Show bundles and who works on them.
     Get(GetVerb),
+    /// Say where a bundle is and why, and what comes next.
+    Explain(ExplainVerb),
+    /// Show what agents and controller reported about bundles.
+    Events(EventsVerb),
+    /// Show replicas, what they work on, and what waits and why, as it happens.
+    Top(TopVerb),
+    /// Print what a deployment of a bundle would apply.
+    Render(RenderVerb),
+    /// Show what a deployment of a bundle would change; exit code 1 if anything, 2 after an error.
+    Diff(DiffVerb),
+    /// Go back to what `flotilla apply` deployed before.
+    Rollback(RollbackVerb),
     /// Try bundles again now that back off, are in quarantine, or wait for a change.
     Retry(RetryVerb),
     /// Take claims away, with their counts.
@@ -56,10 +77,21 @@ pub enum Verb {
     Quarantine(QuarantineVerb),
     /// Set stamps back that a restored management cluster cannot reach.
     Reset(ResetVerb),
+    /// Register a cluster without a controller, exchange its token, or take its access away.
+    Register(RegisterVerb),
+    /// Check an agent's rights, registration and surroundings, and say how to mend what is wrong.
+    Doctor(DoctorVerb),
     /// Ask a replica of the agent or the controller whether it is ready.
     Ready(ReadyVerb),
     /// Print the custom resource definitions.
     Crds,
+    /// Print a script with which a shell completes flotilla's arguments.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a folder.
+    Man(ManVerb),
     /// Print the version.
     Version,
 }

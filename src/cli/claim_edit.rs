@@ -105,6 +105,7 @@ impl Edit {
                     by: before.map_or_else(Vec::new, |claim| claim.by.clone()),
                     budget: 0,
                     deployment: bd.spec.deployment_id.clone(),
+                    unswept: slot.is_unswept(),
                     retry_in: None,
                     cause: Some(cause.clone()),
                     unknown: before.map_or_else(Vec::new, |claim| claim.unknown.clone()),
@@ -117,7 +118,7 @@ impl Edit {
 }
 
 /// What stands in the claim's condition.
-fn slot(bd: &BundleDeployment) -> ClaimSlot {
+pub(super) fn slot(bd: &BundleDeployment) -> ClaimSlot {
     bd.condition(keys::CLAIM_CONDITION).map_or(ClaimSlot::Empty, |condition| {
         ClaimSlot::parse(&condition.status, &condition.reason, &condition.message)
     })
@@ -128,7 +129,7 @@ fn holder(slot: &ClaimSlot) -> &str {
 }
 
 /// A replica gave up for good: applied by name, installed in truth not.
-fn gave_up(bd: &BundleDeployment) -> bool {
+pub(super) fn gave_up(bd: &BundleDeployment) -> bool {
     let failed = |type_| bd.condition(type_).is_some_and(|condition| condition.status == "False");
     bd.status.as_ref().is_some_and(|status| !status.applied_deployment_id.is_empty())
         && (failed("Installed") || failed("Deployed"))

@@ -8,6 +8,7 @@
 mod lease;
 mod pods;
 mod sweep;
+mod view;
 mod watch;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -19,6 +20,7 @@ use sha2::{Digest, Sha256};
 pub use lease::{Renewal, SessionConfig, SessionHealth, SessionLease};
 pub use pods::{PodEvent, watch_pods};
 pub use sweep::{OWNERLESS_AFTER, Sweeper};
+pub use view::{SessionView, ViewEvent, list_views, watch_views};
 pub use watch::{SessionEvent, watch_sessions};
 
 use crate::{
@@ -36,7 +38,7 @@ const HOLDER: &str = "flotilla.fleet/holder";
 /// Annotation: uid of the Pod the replica runs in.
 const POD_UID: &str = "flotilla.fleet/pod-uid";
 /// Annotation: the replica's version.
-const VERSION: &str = "flotilla.fleet/version";
+pub const VERSION: &str = "flotilla.fleet/version";
 /// Annotation: how many replicas it believed alive at the last renewal, itself included.
 const REPLICAS: &str = "flotilla.fleet/replicas";
 /// Annotation: free worker slots at the last renewal.

@@ -74,8 +74,12 @@ pub enum Input {
     Tick,
     /// The grace period is over: stop at a safe point.
     Stop,
-    /// Deploy again although the status is up to date (its release record is gone).
-    Redeploy,
+    /// Deploy again although the status is up to date, for instance because its release record is gone.
+    Redeploy {
+        /// The release that the status named when that was found: under another one it is history. `None`: whatever
+        /// stands.
+        of: Option<String>,
+    },
 }
 
 /// How a deployment ended.
@@ -130,14 +134,12 @@ pub enum Effect {
         /// The Lease's version when last seen; empty when never seen.
         known: Epoch,
     },
-    /// Run the deployment under this claim.
+    /// Run the deployment under this claim; if it is `unswept`, with a look for strays.
     Start {
         /// The claim.
         claim: Claim,
         /// Its epoch.
         epoch: Epoch,
-        /// A session lost it before.
-        taken_over: bool,
     },
     /// Stop the running deployment at the next safe point; it answers with `Done`.
     Cancel {

@@ -3,13 +3,16 @@
 
 use crate::{
     agent::plan::PlanError,
-    api::{BundleDeploymentOptions, BundleDeploymentSpec, manifest::ContentError},
+    api::{BundleDeploymentSpec, manifest::ContentError},
     downstream::{
+        accounts::AccountError,
         apply::ApplyError,
         completion::WaitError,
+        copies::{Copied, CopyError},
         fence::Fenced,
         hooks::HookError,
         kinds::KindError,
+        namespace::{NamespaceError, TargetError},
         release::{CodecError, ReleaseError},
         removal::RemovalError,
     },
@@ -42,6 +45,34 @@ pub enum AttemptError {
     /// There are no values, or not the right ones.
     #[error(transparent)]
     Values(ValuesError),
+    /// It may not go to its namespace.
+    #[error(transparent)]
+    Target(TargetError),
+    /// The account it is to be deployed as cannot be used.
+    #[error(transparent)]
+    Account(AccountError),
+    /// What it wants copied is of a kind that is not copied. Fleet's text.
+    #[error("unknown resource type for copy to downstream cluster: {0:?}")]
+    CopyKind(String),
+    /// What it wants copied could not be read. Fleet's text.
+    #[error("could not get {kind} {namespace}/{name} from upstream namespace for copying")]
+    CopySource {
+        /// Its kind.
+        kind: Copied,
+        /// The cluster namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Why.
+        #[source]
+        source: UpstreamError,
+    },
+    /// What it wants copied could not be written.
+    #[error(transparent)]
+    Copy(CopyError),
+    /// The claim did not allow to write its namespace.
+    #[error(transparent)]
+    Namespace(NamespaceError),
     /// It cannot be rendered.
     #[error(transparent)]
     Render(RenderError),
@@ -183,6 +214,12 @@ impl AttemptError {
             }
             // Somebody is about to write them.
             Self::LoadValues(_) | Self::Values(_) => false,
+            Self::CopyKind(_) => true,
+            Self::Target(_)
+            | Self::Account(_)
+            | Self::CopySource { .. }
+            | Self::Copy(_)
+            | Self::Namespace(_) => false,
             Self::Render(error) => error.is_permanent(),
             Self::Release(error) => error.is_permanent(),
             Self::Apply(error) => error.is_permanent(),
@@ -197,6 +234,8 @@ impl AttemptError {
             Self::Release(error) => error.fenced(),
             Self::Apply(error) => error.fenced(),
             Self::Prune(error) => error.fenced(),
+            Self::Copy(error) => error.fenced(),
+            Self::Namespace(error) => error.fenced(),
             Self::Fenced(fenced) => Some(fenced),
             Self::Hook { source, .. } => source.fenced(),
             Self::Jobs(WaitError::Cancelled) => Some(&Fenced::Cancelled),
@@ -212,7 +251,7 @@ impl AttemptError {
 
     /// Whether Fleet's status says nothing of it: the controller has written one of two objects and not yet the other.
     pub fn is_silent(&self) -> bool {
-        matches!(self, Self::LoadValues(_) | Self::Values(ValuesError::Hash { .. }))
+        matches!(self, Self::LoadValues(_) | Self::Values(ValuesError::Hash { .. }) | Self::CopySource { .. })
     }
 
     /// Whether the bundle is too large to be stored.
@@ -234,19 +273,11 @@ fn during(event: HookEvent) -> String {
     }
 }
 
-/// Refuses what would be silently ignored otherwise. An option without effect on raw YAML is not refused.
-pub fn supported(spec: &BundleDeploymentSpec, options: &BundleDeploymentOptions) -> Result<(), AttemptError> {
+/// Refuses what would be silently ignored otherwise.
+pub fn supported(spec: &BundleDeploymentSpec) -> Result<(), AttemptError> {
     let refused = [
         (spec.oci_contents, "contents in an OCI registry (ociContents)"),
         (spec.helm_chart_options.is_some(), "a chart of a HelmOp (helmChartOptions)"),
-        (!options.service_account.is_empty(), "an account to impersonate (serviceAccount)"),
-        (!options.downstream_resources.is_empty(), "resources copied from upstream (downstreamResources)"),
-        (options.allowed_target_namespace_selector.is_some(), "allowedTargetNamespaceSelector"),
-        (options.namespace_labels.is_some(), "labels forced on its namespace (namespaceLabels)"),
-        (
-            options.namespace_annotations.is_some(),
-            "annotations forced on its namespace (namespaceAnnotations)",
-        ),
     ];
     match refused.into_iter().find(|(present, _)| *present) {
         Some((_, what)) => Err(AttemptError::Unsupported(what)),
@@ -262,18 +293,16 @@ mod tests {
 
     #[test]
     fn what_would_be_ignored_is_refused_by_name() {
-        for (options, word) in [
-            (json!({"serviceAccount": "x"}), "serviceAccount"),
-            (json!({"namespaceLabels": {}}), "namespaceLabels"),
+        for (spec, word) in [
+            (json!({"ociContents": true}), "ociContents"),
+            (json!({"helmChartOptions": {}}), "helmChartOptions"),
         ] {
-            let options: BundleDeploymentOptions = serde_json::from_value(options).unwrap();
-            let error = supported(&BundleDeploymentSpec::default(), &options).unwrap_err();
+            let spec: BundleDeploymentSpec = serde_json::from_value(spec).unwrap();
+            let error = supported(&spec).unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
             assert_eq!(error.class(), Class::Permanent);
         }
-        let plain = json!({"helm": {"chart": "c", "timeoutSeconds": 5, "takeOwnership": true, "atomic": true, "force": true}, "keepResources": true});
-        let options: BundleDeploymentOptions = serde_json::from_value(plain).unwrap();
-        assert!(supported(&BundleDeploymentSpec::default(), &options).is_ok());
+        assert!(supported(&BundleDeploymentSpec::default()).is_ok());
     }
 
     #[test]

@@ -8,18 +8,37 @@ use serde_json::{Map, Value};
 
 use super::{AttemptError, Run};
 use crate::{
-    api::{DeploymentId, keys, manifest::Manifest},
+    api::{BundleDeployment, BundleDeploymentOptions, DeploymentId, keys, manifest::Manifest},
     downstream::{
+        Downstream,
         lookup::LiveLookup,
         references::LiveReferences,
         release::{Operation, Record, Status, operation},
     },
     render::{
         self,
-        engine::{Capabilities, Lookup, ReleaseFacts},
+        engine::{Capabilities, Engine, Lookup, ReleaseFacts},
         values,
     },
+    upstream::Upstream,
 };
+
+/// What is rendered, and where what it takes is read.
+pub(super) struct Source<'a> {
+    pub name: &'a str,
+    pub object: &'a BundleDeployment,
+    pub options: &'a BundleDeploymentOptions,
+    /// The release's namespace and name.
+    pub namespace: &'a str,
+    pub release: &'a str,
+    /// The deployment id.
+    pub deployment: &'a str,
+    pub scope: &'a str,
+    pub agent_namespace: &'a str,
+    pub upstream: &'a Upstream,
+    pub downstream: &'a Downstream,
+    pub engine: &'a Engine,
+}
 
 /// Everything that is rendered.
 pub(super) struct Inputs {
@@ -38,14 +57,14 @@ impl Inputs {
     }
 
     /// The order to render it.
-    pub(super) fn job<'a>(&'a self, run: &'a Run) -> render::Job<'a> {
+    pub(super) fn job<'a>(&'a self, from: &Source<'a>) -> render::Job<'a> {
         render::Job {
-            bd_name: &run.job.name,
-            options: &run.options,
+            bd_name: from.name,
+            options: from.options,
             manifest: &self.manifest,
-            scope: &run.job.ctx.scope,
-            agent_namespace: &run.job.ctx.agent_namespace,
-            commit: run.job.object.label(keys::COMMIT),
+            scope: from.scope,
+            agent_namespace: from.agent_namespace,
+            commit: from.object.label(keys::COMMIT),
             release: &self.release,
             capabilities: &self.capabilities,
             lookup: &self.lookup,
@@ -56,15 +75,35 @@ impl Inputs {
 }
 
 impl Run {
+    /// What this deployment is rendered from.
+    pub(super) fn source(&self) -> Source<'_> {
+        let ctx = &self.job.ctx;
+        Source {
+            name: &self.job.name,
+            object: &self.job.object,
+            options: &self.options,
+            namespace: &self.namespace,
+            release: &self.release,
+            deployment: &self.job.claim.deployment,
+            scope: &ctx.scope,
+            agent_namespace: &ctx.agent_namespace,
+            upstream: &ctx.upstream,
+            downstream: &self.downstream,
+            engine: &ctx.engine,
+        }
+    }
+}
+
+impl Source<'_> {
     /// Reads all of it. The cluster is asked for nothing that only templates use when there are none.
     pub(super) async fn load(&self) -> Result<Inputs, AttemptError> {
         let (manifest, values) = tokio::try_join!(self.manifest(), self.values())?;
-        let downstream = &self.job.ctx.downstream;
+        let downstream = self.downstream;
         let mut inputs = Inputs {
             manifest,
             release: ReleaseFacts {
-                name: self.release.clone(),
-                namespace: self.namespace.clone(),
+                name: self.release.to_owned(),
+                namespace: self.namespace.to_owned(),
                 revision: 1,
                 is_upgrade: false,
             },
@@ -73,9 +112,9 @@ impl Run {
             values,
             previous_values: None,
         };
-        if render::has_templates(&inputs.manifest, &self.options) {
+        if render::has_templates(&inputs.manifest, self.options) {
             inputs.capabilities = downstream.kinds.capabilities().await.map_err(AttemptError::Kinds)?;
-            let history = downstream.store.history(&self.namespace, &self.release).await;
+            let history = downstream.store.history(self.namespace, self.release).await;
             inputs.follow(&history.map_err(AttemptError::Release)?);
         }
         Ok(inputs)
@@ -83,24 +122,22 @@ impl Run {
 
     /// The options' values, or those of the values Secret, with the references laid over.
     async fn values(&self) -> Result<Map<String, Value>, AttemptError> {
-        let ctx = &self.job.ctx;
-        let expected = &self.job.object.spec.values_hash;
+        let expected = &self.object.spec.values_hash;
         let own = if expected.is_empty() {
             self.options.helm.as_ref().and_then(|helm| helm.values.clone()).unwrap_or_default()
         } else {
-            let secret =
-                ctx.upstream.values_secret(&self.job.name).await.map_err(AttemptError::LoadValues)?;
+            let secret = self.upstream.values_secret(self.name).await.map_err(AttemptError::LoadValues)?;
             values::of_secret(&secret, expected).map_err(AttemptError::Values)?
         };
-        let references = LiveReferences(&ctx.downstream.server);
-        values::with_references(&ctx.engine, own, &self.options, &self.namespace, &references)
+        let references = LiveReferences(&self.downstream.server);
+        values::with_references(self.engine, own, self.options, self.namespace, &references)
             .await
             .map_err(AttemptError::Values)
     }
 
     async fn manifest(&self) -> Result<Manifest, AttemptError> {
-        let id = DeploymentId::parse(&self.job.claim.deployment).manifest_id;
-        let content = self.job.ctx.upstream.content(&id).await.map_err(AttemptError::Load)?;
+        let id = DeploymentId::parse(self.deployment).manifest_id;
+        let content = self.upstream.content(&id).await.map_err(AttemptError::Load)?;
         Manifest::from_content(&content).map_err(|source| AttemptError::Content { id, source })
     }
 }

@@ -14,19 +14,24 @@ use crate::{
     render::{self, Hook, Object, Rendered},
 };
 
+/// Whether a release is what was rendered: the same objects, from the same version of the chart.
+pub(super) fn is_same(release: &release::Release, rendered: &Rendered) -> bool {
+    release.manifest == rendered.manifest
+        && release.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
+}
+
 impl Run {
     /// Opens the next revision, or adopts the one that is already as wanted.
     pub(super) async fn gate(&self, rendered: &Rendered) -> Result<Gate, AttemptError> {
-        let (store, bundle) = (&self.job.ctx.downstream.store, &*self.job.name);
+        let (store, bundle) = (&self.downstream.store, &*self.job.name);
         let history = store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
         let others = history.iter().filter_map(Record::stamp).map(|stamp| stamp.uid);
         let _ = self.earlier.set(others.filter(|uid| *uid != self.fence.stamp.uid).collect());
-        let never_applied =
-            self.job.object.status.as_ref().is_none_or(|status| status.applied_deployment_id.is_empty());
-        let as_wanted = never_applied && self.is_as_wanted(rendered, &history).await;
+        let as_wanted = self.is_settled() && self.is_as_wanted(rendered, &history).await;
         if let ReleaseState::InSync { .. } = release::state(&history, bundle, |_| as_wanted) {
             return Gate::adopt(store, &self.fence, bundle, history).await.map_err(AttemptError::Release);
         }
+        self.may_see(rendered, &history).await?;
         self.check_owners(rendered, &history).await?;
         match self.open(rendered, history, false, false).await {
             Err(ReleaseError::ForeignRun { record, status, resource_version }) => {
@@ -75,12 +80,24 @@ impl Run {
     async fn check_owners(&self, rendered: &Rendered, history: &[Record]) -> Result<(), AttemptError> {
         let ctx = &self.job.ctx;
         let owned = self.objects_of(release::deployed(history)).await?;
-        let previous = Identity::of_all(&owned, &ctx.downstream.kinds, &self.namespace);
-        let owner = self.owner(&previous, Some(release::operation(history)));
+        let previous = Identity::of_all(&owned, &self.downstream.kinds, &self.namespace);
+        let owner = self.owner(Some(release::operation(history)), &previous);
         let known = KnownLive(&ctx.live);
-        apply::check_owners(&ctx.downstream, &owner, &rendered.objects, Some(&known))
+        apply::check_owners(&self.downstream, &owner, &rendered.objects, Some(&known))
             .await
             .map_err(AttemptError::Apply)
+    }
+
+    /// An account that may not see what it is to deploy makes no revision: a failed one would list what it never had.
+    async fn may_see(&self, rendered: &Rendered, history: &[Record]) -> Result<(), AttemptError> {
+        if !self.downstream.server.acts_as_another() {
+            return Ok(());
+        }
+        let owned = self.objects_of(release::deployed(history)).await?;
+        let previous = Identity::of_all(&owned, &self.downstream.kinds, &self.namespace);
+        let owner = self.owner(Some(release::operation(history)), &previous);
+        let accessible = apply::accessible(&self.downstream, &owner, &rendered.objects);
+        accessible.await.map_err(AttemptError::Apply)
     }
 
     async fn open(
@@ -110,16 +127,22 @@ impl Run {
             over_removal,
             max_history: helm.map_or(0, |helm| usize::try_from(helm.max_history).unwrap_or(0)),
         };
-        Gate::open(&self.job.ctx.downstream.store, &self.fence, input).await
+        Gate::open(&self.downstream.store, &self.fence, input).await
     }
 
-    /// A removal whose replica is gone, or was not heard of for TTL, may be deployed over.
+    /// A removal that was given up, or whose replica is gone, was not heard of for TTL, or has gone no further for the
+    /// claim timeout, may be deployed over. What is waited for is its end, not its harmlessness: it deletes nothing that
+    /// carries our stamp.
     async fn guard_is_dead(&self, record: &str, guard: Option<&release::Guard>) -> bool {
         let ctx = &self.job.ctx;
         let Some(guard) = guard else {
             // Helm's own removal: it has the time that a foreign run has.
             return ctx.stood_still(format!("{record}/removal"), ctx.protocol.claim_timeout);
         };
+        // A living replica may have let go of it: seeing the unit made anew, it does not come back to the removal.
+        if guard.is_given_up() || ctx.stood_still(format!("{record}/{guard}"), ctx.protocol.claim_timeout) {
+            return true;
+        }
         let client = ctx.downstream.server.client().clone();
         match session::read_session(client, &ctx.agent_namespace, &guard.session).await {
             Ok(None) => true,

@@ -59,11 +59,12 @@ impl Run {
             }
         }
         let previous = Identity::of_all(owned, &ctx.downstream.kinds, &self.namespace);
-        let owner = self.owner(&previous, gate.operation());
+        let owner = self.owner(gate.operation(), &previous);
         let known = KnownLive(&ctx.live);
-        let applied = apply::apply_all(&ctx.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
-            .await
-            .map_err(AttemptError::Apply)?;
+        let applied =
+            apply::apply_all(&self.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
+                .await
+                .map_err(AttemptError::Apply)?;
         let judge = Judge { ignore: &ignore, errors: &ctx.errors, now: ctx.clock.wall() };
         for object in applied {
             ctx.live.upsert(monitor::observe(&object.live, &judge));
@@ -74,8 +75,8 @@ impl Run {
     /// For which release objects are written, and what it may take.
     pub(super) fn owner<'a>(
         &'a self,
-        previous: &'a HashSet<Identity>,
         operation: Option<Operation>,
+        previous: &'a HashSet<Identity>,
     ) -> Owner<'a> {
         let helm = self.options.helm.as_ref();
         Owner {
@@ -106,7 +107,7 @@ impl Run {
         }
         let keep = Identity::of_all(&rendered.objects, &ctx.downstream.kinds, &self.namespace);
         let release = (self.namespace.as_str(), self.release.as_str());
-        let mut removed = prune::prune(&ctx.downstream, &self.fence, release, before, &keep)
+        let mut removed = prune::prune(&self.downstream, &self.fence, release, before, &keep)
             .await
             .map_err(AttemptError::Prune)?;
         if sweeps {
@@ -118,14 +119,14 @@ impl Run {
                 );
                 BTreeSet::new()
             });
-            let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep, &gone);
+            let strays = prune::strays(&self.downstream, &self.fence, &kinds, &rendered.hash, &keep, &gone);
             removed.extend(strays.await.map_err(AttemptError::Prune)?);
             let (hash, stamp) = (rendered.hash.clone(), self.fence.stamp.clone());
             let _ = self.late.set(Late { kinds, hash, keep: keep.clone(), stamp, earlier });
         }
         if blind {
             warn!("a release record is lost: what it had is looked for by its labels");
-            let unlisted = prune::unlisted(&ctx.downstream, &self.fence, release, &rendered.hash, &keep);
+            let unlisted = prune::unlisted(&self.downstream, &self.fence, release, &rendered.hash, &keep);
             removed.extend(unlisted.await.map_err(AttemptError::Prune)?);
         }
         self.forget(removed);

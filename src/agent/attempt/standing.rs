@@ -18,7 +18,7 @@ impl Run {
         let looked = async {
             let plan = plan::load(ctx, &self.job.name, &text).await?;
             let evaluation = plan::evaluate(ctx, &self.job.name, object, &plan).await?;
-            Ok::<_, plan::PlanError>(Deployed { release, operation: None, plan, evaluation })
+            Ok::<_, plan::PlanError>(Deployed { release, operation: None, plan, evaluation, namespace: None })
         };
         match looked.await {
             Ok(standing) => Some(standing),

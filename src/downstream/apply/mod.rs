@@ -4,16 +4,20 @@
 //! Objects of one kind go up to [`PARALLEL`] at once. CRDs are waited for before the kinds they define. A failure lets
 //! what is under way finish, so that nothing of a closed attempt lands late.
 
+mod access;
 pub(in crate::downstream) mod body;
 mod crds;
 mod object;
 mod ownership;
 mod precheck;
+mod preview;
 
 use std::{collections::HashSet, sync::Arc};
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use serde_json::Value;
+
+pub use preview::{Preview, preview};
 
 use super::{
     Downstream,
@@ -53,7 +57,7 @@ pub struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// Helm's word for what is done.
+    /// Helm's word in refusals.
     fn operation(&self) -> &'static str {
         if self.upgrade { "update" } else { "install" }
     }
@@ -155,6 +159,17 @@ pub enum ApplyError {
         #[source]
         source: RequestError,
     },
+    /// The account may not see the object, or there was no answer. Helm's text.
+    #[error("unable to continue with {operation}: could not get information about the resource {object}")]
+    Unseen {
+        /// `install` or `update`.
+        operation: &'static str,
+        /// The object.
+        object: String,
+        /// Why.
+        #[source]
+        source: RequestError,
+    },
     /// The object changed between every read and write.
     #[error("{object} is changed by others faster than it can be written")]
     Busy {
@@ -197,6 +212,7 @@ impl ApplyError {
             Self::Refused { source, .. } | Self::Replace { source, .. } => source.is_permanent(),
             Self::Kind { .. }
             | Self::Read { .. }
+            | Self::Unseen { .. }
             | Self::Busy { .. }
             | Self::Terminating { .. }
             | Self::NotEstablished { .. }
@@ -210,6 +226,7 @@ impl ApplyError {
     }
 }
 
+pub use access::accessible;
 pub use crds::install as install_crds;
 pub(in crate::downstream) use crds::{establish, is_shown};
 pub use precheck::check_owners;

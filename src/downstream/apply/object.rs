@@ -151,8 +151,8 @@ impl Job<'_> {
         let server = &self.ctx.server;
         let Some(mut live) = server.metadata(&place.path()).await.map_err(read)? else { return Ok(None) };
         if let Some(reason) = refusal(&live, object, place, self.owner, listed) {
-            let (operation, object) = (self.owner.operation(), described(place));
-            return Err(ApplyError::Foreign { operation, object, reason });
+            let operation = self.owner.operation();
+            return Err(ApplyError::Foreign { operation, object: described(place), reason });
         }
         let foreign = live.release().is_some_and(|owner| owner != (self.owner.namespace, self.owner.name));
         if let Some(owners) = folded(&live.managed_fields) {

@@ -131,7 +131,8 @@ pub fn unaccounted(history: &[Record]) -> &[Record] {
     &history[from..]
 }
 
-/// Those of [`unaccounted`] that were deployed once.
+/// Those of [`unaccounted`] that were deployed once: what they list was this release's. A failed revision lists also what
+/// it was refused.
 pub fn deployed(history: &[Record]) -> impl Iterator<Item = &Record> {
     let once = |record: &&Record| matches!(record.status, Status::Deployed | Status::Superseded);
     unaccounted(history).iter().filter(once)
