@@ -196,7 +196,7 @@ impl Run {
 
     /// Everything before the release record: load, render, and what a chart wants before anything else.
     async fn prepare(&self) -> Result<Rendered, AttemptError> {
-        error::supported(&self.job.object.spec, &self.options)?;
+        error::supported(&self.options)?;
         let inputs = self.load().await?;
         let rendered = self.render(&inputs).await?;
         if rendered.crds.is_empty() || !inputs.is_install() {

@@ -3,7 +3,7 @@
 
 use crate::{
     agent::plan::PlanError,
-    api::{BundleDeploymentOptions, BundleDeploymentSpec, manifest::ContentError},
+    api::{BundleDeploymentOptions, manifest::ContentError},
     downstream::{
         apply::ApplyError,
         completion::WaitError,
@@ -15,7 +15,7 @@ use crate::{
     },
     protocol::Epoch,
     render::{HookEvent, RenderError, values::ValuesError},
-    upstream::{self, UpstreamError},
+    upstream::{self, UpstreamError, sources::SourceError},
 };
 
 /// Why a deployment ended without success.
@@ -36,6 +36,9 @@ pub enum AttemptError {
         #[source]
         source: ContentError,
     },
+    /// It could not be fetched from where it is.
+    #[error("cannot fetch the bundle")]
+    Fetch(#[source] SourceError),
     /// The values Secret could not be read.
     #[error("cannot load the bundle's values")]
     LoadValues(#[source] UpstreamError),
@@ -183,6 +186,7 @@ impl AttemptError {
             }
             // Somebody is about to write them.
             Self::LoadValues(_) | Self::Values(_) => false,
+            Self::Fetch(error) => error.is_permanent(),
             Self::Render(error) => error.is_permanent(),
             Self::Release(error) => error.is_permanent(),
             Self::Apply(error) => error.is_permanent(),
@@ -235,10 +239,8 @@ fn during(event: HookEvent) -> String {
 }
 
 /// Refuses what would be silently ignored otherwise. An option without effect on raw YAML is not refused.
-pub fn supported(spec: &BundleDeploymentSpec, options: &BundleDeploymentOptions) -> Result<(), AttemptError> {
+pub fn supported(options: &BundleDeploymentOptions) -> Result<(), AttemptError> {
     let refused = [
-        (spec.oci_contents, "contents in an OCI registry (ociContents)"),
-        (spec.helm_chart_options.is_some(), "a chart of a HelmOp (helmChartOptions)"),
         (!options.service_account.is_empty(), "an account to impersonate (serviceAccount)"),
         (!options.downstream_resources.is_empty(), "resources copied from upstream (downstreamResources)"),
         (options.allowed_target_namespace_selector.is_some(), "allowedTargetNamespaceSelector"),
@@ -267,13 +269,13 @@ mod tests {
             (json!({"namespaceLabels": {}}), "namespaceLabels"),
         ] {
             let options: BundleDeploymentOptions = serde_json::from_value(options).unwrap();
-            let error = supported(&BundleDeploymentSpec::default(), &options).unwrap_err();
+            let error = supported(&options).unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
             assert_eq!(error.class(), Class::Permanent);
         }
         let plain = json!({"helm": {"chart": "c", "timeoutSeconds": 5, "takeOwnership": true, "atomic": true, "force": true}, "keepResources": true});
         let options: BundleDeploymentOptions = serde_json::from_value(plain).unwrap();
-        assert!(supported(&BundleDeploymentSpec::default(), &options).is_ok());
+        assert!(supported(&options).is_ok());
     }
 
     #[test]

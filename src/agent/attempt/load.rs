@@ -4,12 +4,14 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Map, Value};
 
 use super::{AttemptError, Run};
 use crate::{
-    api::{DeploymentId, keys, manifest::Manifest},
+    api::{DeploymentId, HelmChartOptions, keys, manifest::Manifest},
     downstream::{
+        fence::Fenced,
         lookup::LiveLookup,
         references::LiveReferences,
         release::{Operation, Record, Status, operation},
@@ -19,11 +21,12 @@ use crate::{
         engine::{Capabilities, Lookup, ReleaseFacts},
         values,
     },
+    upstream::sources::{Access, Data, SourceError},
 };
 
 /// Everything that is rendered.
 pub(super) struct Inputs {
-    manifest: Manifest,
+    manifest: Arc<Manifest>,
     release: ReleaseFacts,
     capabilities: Arc<Capabilities>,
     lookup: Arc<dyn Lookup>,
@@ -98,11 +101,61 @@ impl Run {
             .map_err(AttemptError::Values)
     }
 
-    async fn manifest(&self) -> Result<Manifest, AttemptError> {
+    /// The files, from one of three places, in Fleet's order.
+    async fn manifest(&self) -> Result<Arc<Manifest>, AttemptError> {
+        let (ctx, spec) = (&self.job.ctx, &self.job.object.spec);
+        // Empty for a HelmOp, which names its chart instead.
         let id = DeploymentId::parse(&self.job.claim.deployment).manifest_id;
-        let content = self.job.ctx.upstream.content(&id).await.map_err(AttemptError::Load)?;
-        Manifest::from_content(&content).map_err(|source| AttemptError::Content { id, source })
+        if spec.oci_contents {
+            let (reference, access) = self.storage(&id).await?;
+            return self.fetched(ctx.sources.contents(&reference, &access, &id)).await;
+        }
+        if let Some(options) = &spec.helm_chart_options {
+            let helm = self.options.helm.as_ref();
+            let helm = helm.ok_or_else(|| {
+                AttemptError::Fetch(SourceError::Options("helm options not found".to_owned()))
+            })?;
+            let access = self.access(options).await?;
+            return self.fetched(ctx.sources.chart(helm, &access)).await;
+        }
+        let content = ctx.upstream.content(&id).await.map_err(AttemptError::Load)?;
+        let manifest = Manifest::from_content(&content);
+        manifest.map(Arc::new).map_err(|source| AttemptError::Content { id, source })
     }
+
+    /// Where a bundle of this id is stored, and how it is got.
+    async fn storage(&self, id: &str) -> Result<(String, Access), AttemptError> {
+        let (name, secret) = self.job.ctx.upstream.storage_secret(id).await.map_err(AttemptError::Load)?;
+        let kind = secret.type_.clone().unwrap_or_default();
+        Access::of_storage(&kind, &data(secret))
+            .map_err(|source| AttemptError::Fetch(SourceError::Secret { name, source }))
+    }
+
+    /// How a HelmOp's chart is got.
+    async fn access(&self, options: &HelmChartOptions) -> Result<Access, AttemptError> {
+        let name = options.secret_name.clone();
+        let data = match &*name {
+            "" => Data::new(),
+            name => data(self.job.ctx.upstream.secret(name).await.map_err(AttemptError::Load)?),
+        };
+        Access::of_helm_op(&data, options)
+            .map_err(|source| AttemptError::Fetch(SourceError::Secret { name, source }))
+    }
+
+    /// A download takes its time; what makes it needless ends it.
+    async fn fetched(
+        &self,
+        download: impl Future<Output = Result<Arc<Manifest>, SourceError>>,
+    ) -> Result<Arc<Manifest>, AttemptError> {
+        tokio::select! {
+            fetched = download => fetched.map_err(AttemptError::Fetch),
+            () = self.fence.cancelled.cancelled() => Err(AttemptError::Fenced(Fenced::Cancelled)),
+        }
+    }
+}
+
+fn data(secret: Secret) -> Data {
+    secret.data.unwrap_or_default().into_iter().map(|(key, bytes)| (key, bytes.0)).collect()
 }
 
 impl Inputs {
