@@ -52,11 +52,8 @@ pub async fn registry(tools: &Tools, dir: &Path, name: &str, guard: Guard<'_>) -
         "version: 0.1\nlog: {{level: info}}\nstorage: {{inmemory: {{}}}}\nhttp:\n  addr: {host}\n  secret: none\n"
     );
     if let Some((certificate, key)) = pair(&dir, guard)? {
-        config += &format!(
-            "  tls: {{certificate: \"{}\", key: \"{}\"}}\n",
-            certificate.display(),
-            key.display()
-        );
+        config +=
+            &format!("  tls: {{certificate: \"{}\", key: \"{}\"}}\n", certificate.display(), key.display());
     }
     if guard.password {
         let path = dir.join("htpasswd");
@@ -109,11 +106,9 @@ async fn started(
     port: Port,
 ) -> anyhow::Result<Server> {
     let process = Process::spawn(name, command, &dir.join("log"), None, Lifetime::Bound)?;
-    until(&format!("{name} to listen"), BOUND, async || {
-        Ok(tokio::net::TcpStream::connect(&host).await.ok())
-    })
-    .await
-    .with_context(|| process.log())?;
+    until(&format!("{name} to listen"), BOUND, async || Ok(tokio::net::TcpStream::connect(&host).await.ok()))
+        .await
+        .with_context(|| process.log())?;
     Ok(Server { host, process, _port: port })
 }
 

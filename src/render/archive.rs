@@ -236,9 +236,14 @@ mod tests {
 
     #[test]
     fn what_leads_out_of_the_chart_is_refused() {
-        for name in
-            [&b"../evil"[..], b"app/../../evil", b"/etc/passwd", b"C:\\evil", b"app\\..\\..\\evil", b"app/\xff"]
-        {
+        for name in [
+            &b"../evil"[..],
+            b"app/../../evil",
+            b"/etc/passwd",
+            b"C:\\evil",
+            b"app\\..\\..\\evil",
+            b"app/\xff",
+        ] {
             let error = refused(name, EntryType::Regular);
             assert!(matches!(error, ArchiveError::Outside { .. }), "{error}");
             assert!(error.is_refusal());

@@ -101,8 +101,7 @@ impl Access {
             (None, Some(_)) => return Err(AccessError::Half(PAIR[1], PAIR[0])),
         };
         let flag = |key| data.get(key).and_then(|value| parse_bool(value)).unwrap_or(false);
-        let mut authorities =
-            BASE64_STANDARD.decode(&options.ca_bundle).map_err(|_| AccessError::Bundle)?;
+        let mut authorities = BASE64_STANDARD.decode(&options.ca_bundle).map_err(|_| AccessError::Bundle)?;
         if let Some(more) = data.get("cacerts") {
             authorities.push(b'\n');
             authorities.extend(more);

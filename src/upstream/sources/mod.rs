@@ -9,7 +9,8 @@ mod net;
 mod reference;
 mod registry;
 mod repository;
-
+#[cfg(test)]
+mod tests;
 
 use std::{sync::Arc, time::Duration};
 
@@ -136,8 +137,9 @@ impl Shared {
         access: &Access,
     ) -> Result<Arc<Manifest>, SourceError> {
         // The text is not repeated: it may have a password in it.
-        let reference = Reference::parse(text)
-            .ok_or_else(|| SourceError::Options(format!("{option} is no chart in a registry (oci://host/path)")))?;
+        let reference = Reference::parse(text).ok_or_else(|| {
+            SourceError::Options(format!("{option} is no chart in a registry (oci://host/path)"))
+        })?;
         let mut registry = Registry::new(&self.net, access, &reference)?;
         let none = |registry: &Registry<'_>| {
             // The chart's name is the last part of its repository.
@@ -176,7 +178,9 @@ impl Shared {
         access: &Access,
     ) -> Result<Arc<Manifest>, SourceError> {
         if helm.chart.is_empty() {
-            return Err(SourceError::Options("helm.repo is a chart repository, but helm.chart is empty".into()));
+            return Err(SourceError::Options(
+                "helm.repo is a chart repository, but helm.chart is empty".into(),
+            ));
         }
         let url = repository::index_url(repository);
         let question = Question {
@@ -262,8 +266,10 @@ fn cache_key(digest: &str, helm: &HelmOptions) -> String {
 
 async fn unpack(packed: Vec<u8>, url: String, helm: &HelmOptions) -> Result<Manifest, SourceError> {
     let helm = helm.clone();
-    blocking(move || render::chart_bundle(&packed, &helm).map_err(|source| SourceError::Archive { url, source }))
-        .await
+    blocking(move || {
+        render::chart_bundle(&packed, &helm).map_err(|source| SourceError::Archive { url, source })
+    })
+    .await
 }
 
 /// Work of many milliseconds.
@@ -282,7 +288,8 @@ async fn blocking<T: Send + 'static>(
 
 /// The text of an option as a URL. It is not repeated in the error: it may have a password in it.
 fn address(option: &str, text: &str) -> Result<Url, SourceError> {
-    let url = Url::parse(text).map_err(|error| SourceError::Options(format!("{option} is no URL: {error}")))?;
+    let url =
+        Url::parse(text).map_err(|error| SourceError::Options(format!("{option} is no URL: {error}")))?;
     supported(option, &url)?;
     Ok(url)
 }

@@ -71,8 +71,10 @@ impl Net {
             .map_err(|source| SourceError::Client { url: name.clone(), source: source.without_url() })?;
         // The semaphore is never closed.
         let _permit = self.permits.acquire().await;
-        let transfer =
-            |source: reqwest::Error| SourceError::Transfer { url: name.clone(), source: source.without_url() };
+        let transfer = |source: reqwest::Error| SourceError::Transfer {
+            url: name.clone(),
+            source: source.without_url(),
+        };
         let mut request = client.get(url).header(ACCEPT, accept);
         if let Some(authorization) = authorization {
             request = request.header(AUTHORIZATION, authorization);
@@ -137,10 +139,7 @@ fn build(access: &Access) -> Result<Client, reqwest::Error> {
             .redirect(redirects())
             .tls_danger_accept_invalid_certs(access.skip_verify)
     };
-    builder()
-        .tls_certs_merge(given.clone())
-        .build()
-        .or_else(|_| builder().tls_certs_only(given).build())
+    builder().tls_certs_merge(given.clone()).build().or_else(|_| builder().tls_certs_only(given).build())
 }
 
 /// Credentials do not follow to another host, which the client sees to; nor does anything go on without TLS.

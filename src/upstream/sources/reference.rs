@@ -139,8 +139,19 @@ mod tests {
     #[test]
     fn what_would_lead_elsewhere_is_no_reference() {
         for text in [
-            "", "r.test", "r.test/", "oci://r.test/../x", "r.test/a/../../v2/b", "r.test/a?x=1", "r.test/A",
-            "user:pass@r.test/a", "r.test/a:.x", "r.test/a@md5:00", "r.test/a#b", "r.test/a//b", "r test/a",
+            "",
+            "r.test",
+            "r.test/",
+            "oci://r.test/../x",
+            "r.test/a/../../v2/b",
+            "r.test/a?x=1",
+            "r.test/A",
+            "user:pass@r.test/a",
+            "r.test/a:.x",
+            "r.test/a@md5:00",
+            "r.test/a#b",
+            "r.test/a//b",
+            "r test/a",
         ] {
             assert_eq!(Reference::parse(text), None, "{text}");
         }

@@ -116,14 +116,8 @@ impl<'a> Registry<'a> {
         self.base.join(&format!("./{path}")).map_err(reason)
     }
 
-    async fn get(
-        &mut self,
-        url: Url,
-        accept: &'static str,
-        limit: u64,
-    ) -> Result<Answer, SourceError> {
-        let question =
-            |authorization| Question { url: url.clone(), authorization, accept, limit };
+    async fn get(&mut self, url: Url, accept: &'static str, limit: u64) -> Result<Answer, SourceError> {
+        let question = |authorization| Question { url: url.clone(), authorization, accept, limit };
         let mut answer = self.net.ask(self.access, question(self.shown.clone())).await?;
         if answer.status == StatusCode::UNAUTHORIZED {
             // Also when something was shown: tokens end.

@@ -85,11 +85,7 @@ mod tests {
         let entries = Index::parse(&url, text.as_bytes()).unwrap().of("app");
         assert_eq!(
             entries[0],
-            Entry {
-                version: "1.2.0".into(),
-                digest: Some("ab".into()),
-                urls: vec!["app-1.2.0.tgz".into()]
-            }
+            Entry { version: "1.2.0".into(), digest: Some("ab".into()), urls: vec!["app-1.2.0.tgz".into()] }
         );
         assert_eq!(entries[1].version, "1.10");
         assert!(Index::parse(&url, text.as_bytes()).unwrap().of("empty").is_empty());
