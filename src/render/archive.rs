@@ -177,6 +177,7 @@ mod tests {
     use tar::{Builder, Header};
 
     use super::*;
+    use crate::api::BundleDeploymentOptions;
 
     fn header(name: &[u8], kind: EntryType, size: u64) -> Header {
         let mut header = Header::new_ustar();
@@ -232,6 +233,9 @@ mod tests {
             bundle.resources.iter().map(|file| file.name.strip_prefix(&prefix).unwrap()).collect();
         assert_eq!(names, ["app/Chart.yaml", "app/logo.png", "app/templates/b.yaml"]);
         assert_eq!(bundle.resources[1].decode().unwrap(), [0xff, 0xfe]);
+        // The same place as that of a chart which Fleet's controller fetched.
+        let options = BundleDeploymentOptions { helm: Some(helm), ..BundleDeploymentOptions::default() };
+        assert_eq!(style::Style::of(&bundle, &options).chart, Some(format!("{prefix}app/")));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use reqwest::Url;
 use serde::Deserialize;
 
 use super::{error::SourceError, net::plain};
+use crate::api::null_default;
 
 /// Of an index, in bytes. The largest public ones have about 25 MiB.
 pub(super) const MAX_INDEX: u64 = 64 << 20;
@@ -25,9 +26,11 @@ pub(super) struct Index {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Entry {
+    #[serde(deserialize_with = "null_default")]
     pub version: String,
     /// Hex SHA-256 of the archive; may be absent.
     pub digest: Option<String>,
+    #[serde(deserialize_with = "null_default")]
     pub urls: Vec<String>,
 }
 
@@ -79,7 +82,7 @@ mod tests {
     #[test]
     fn an_index_is_read_for_what_counts() {
         let text = "apiVersion: v1\nentries:\n  app:\n  - version: 1.2.0\n    digest: ab\n    urls: [app-1.2.0.tgz]\n    \
-                    created: 2026-01-01T00:00:00Z\n    maintainers: [{name: x}]\n  - version: \"1.10\"\n  empty: null\n\
+                    created: 2026-01-01T00:00:00Z\n    maintainers: [{name: x}]\n  - version: 1.10\n    urls: null\n  empty: null\n\
                     generated: now\n";
         let url = Url::parse("https://c.test/index.yaml").unwrap();
         let entries = Index::parse(&url, text.as_bytes()).unwrap().of("app");
