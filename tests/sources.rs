@@ -94,7 +94,8 @@ impl Harbour {
         let base = format!("https://{}/v2/store/{annotated}", self.registry.host);
         let login = format!("Basic {}", BASE64_STANDARD.encode(format!("{USER}:{PASSWORD}")));
         let blob = async |bytes: Vec<u8>| {
-            let digest = format!("sha256:{}", flotilla::api::hex(&Sha256::digest(&bytes)));
+            let hex: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+            let digest = format!("sha256:{hex}");
             let begun = client.post(format!("{base}/blobs/uploads/")).header("authorization", &login).send();
             let begun = begun.await?.error_for_status()?;
             let place = begun.headers().get("location").context("where to upload")?.to_str()?.to_owned();

@@ -35,7 +35,7 @@ impl Server {
 }
 
 /// Whether a server wants TLS and a password.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct Guard<'a> {
     /// Signs its certificate.
     pub authority: Option<&'a Authority>,
