@@ -78,11 +78,11 @@ impl Harbour {
         }
     }
 
-    fn from_repository(&self, version: &str) -> HelmOptions {
+    fn in_repository(&self, version: &str) -> HelmOptions {
         helm(&format!("https://{}", self.charts.host), "app", version)
     }
 
-    fn from_registry(&self, version: &str) -> HelmOptions {
+    fn in_registry(&self, version: &str) -> HelmOptions {
         helm(&format!("oci://{}/charts/app", self.registry.host), "", version)
     }
 
@@ -177,7 +177,7 @@ async fn charts_come_from_a_repository_and_a_registry_in_the_version_that_helm_t
         (">=2.0.0-0", "2.1.0-rc.1"),
         ("1.2.0+b.1", "1.2.0+b.1"),
     ] {
-        for options in [harbour.from_repository(constraint), harbour.from_registry(constraint)] {
+        for options in [harbour.in_repository(constraint), harbour.in_registry(constraint)] {
             let bundle = sources.chart(&options, &access).await;
             let bundle = bundle.map_err(|error| anyhow::anyhow!("{constraint}: {}", chain(&error)))?;
             ensure!(version(&bundle)? == expected, "{constraint:?} gave {}", version(&bundle)?);
@@ -185,7 +185,7 @@ async fn charts_come_from_a_repository_and_a_registry_in_the_version_that_helm_t
             ensure!(bundle.resources.iter().all(|file| file.name.starts_with(&prefix)));
         }
     }
-    for options in [harbour.from_repository(">=3"), harbour.from_registry(">=3")] {
+    for options in [harbour.in_repository(">=3"), harbour.in_registry(">=3")] {
         let text = told(sources.chart(&options, &access).await);
         ensure!(text.contains("has no chart \"app\" of a version that fits \">=3\""), "{text}");
     }
@@ -200,7 +200,7 @@ async fn charts_come_from_a_repository_and_a_registry_in_the_version_that_helm_t
     let archives = || harbour.charts.log().matches("GET /app-2.0.0.tgz").count();
     let before = archives();
     for _ in 0..3 {
-        sources.chart(&harbour.from_repository(""), &access).await?;
+        sources.chart(&harbour.in_repository(""), &access).await?;
     }
     ensure!((before, archives()) == (1, 1), "{before} and then {} downloads", archives());
     refusals(&harbour, &sources).await
@@ -208,7 +208,7 @@ async fn charts_come_from_a_repository_and_a_registry_in_the_version_that_helm_t
 
 async fn refusals(harbour: &Harbour, sources: &Sources) -> anyhow::Result<()> {
     let access = harbour.access();
-    let both = [harbour.from_repository("1.0.0"), harbour.from_registry("1.0.0")];
+    let both = [harbour.in_repository("1.0.0"), harbour.in_registry("1.0.0")];
     let wrong = Access { password: "wrong".into(), ..access.clone() };
     let nobody = Access { username: String::new(), password: String::new(), ..access.clone() };
     let stranger = Access { authorities: Vec::new(), ..access.clone() };
@@ -226,7 +226,7 @@ async fn refusals(harbour: &Harbour, sources: &Sources) -> anyhow::Result<()> {
     // An archive that was exchanged after it was indexed.
     let package = harbour.dir.path().join("app-1.1.0.tgz");
     std::fs::copy(harbour.dir.path().join("app-1.0.0.tgz"), &package)?;
-    let text = told(Sources::chart(&self::sources(), &harbour.from_repository("1.1.0"), &access).await);
+    let text = told(Sources::chart(&self::sources(), &harbour.in_repository("1.1.0"), &access).await);
     ensure!(text.contains("app-1.1.0.tgz does not match its digest: got sha256:"), "{text}");
     Ok(())
 }
@@ -306,7 +306,7 @@ async fn deploys(world: &World, harbour: &Harbour) -> anyhow::Result<()> {
         ..HelmChartOptions::default()
     };
     let mut chart = Bundle::new("chart", NAMESPACE);
-    chart.options.helm = Some(harbour.from_repository("^1"));
+    chart.options.helm = Some(harbour.in_repository("^1"));
     let id = format!(":{}", options_hash(&chart.options));
     publish(&chart, json!({"helmChartOptions": op}), id).await?;
     let said = |name: &'static str, words: &'static str| {

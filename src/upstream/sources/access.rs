@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, fmt};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use thiserror::Error;
 
+use super::reference::Reference;
 use crate::api::HelmChartOptions;
 
 /// Type of the Secret that says where a bundle's files are stored.
@@ -26,6 +27,9 @@ pub enum AccessError {
     /// Fleet's text.
     #[error("key {0:?} not found in secret")]
     Missing(&'static str),
+    /// No place in a registry.
+    #[error("key \"reference\" of the secret is no repository of a registry (host/path)")]
+    Reference,
     /// Neither true nor false.
     #[error("key {0:?} of the secret is neither true nor false")]
     Bool(&'static str),
@@ -73,6 +77,10 @@ impl Access {
             return Err(AccessError::Type { got: kind.to_owned() });
         }
         let reference = text(data, "reference")?.ok_or(AccessError::Missing("reference"))?;
+        let reference = reference.trim_end_matches('/').to_owned();
+        if Reference::parse(&format!("{reference}/s-0")).is_none() {
+            return Err(AccessError::Reference);
+        }
         let one = |own: &'static str, shared: &'static str| match text(data, own)? {
             Some(own) if !own.is_empty() => Ok(own),
             _ => Ok(text(data, shared)?.unwrap_or_default()),
@@ -156,14 +164,20 @@ mod tests {
 
     #[test]
     fn a_secret_that_is_of_no_use_says_why_and_no_value() {
-        let error = |kind: &str, pairs| Access::of_storage(kind, &data(pairs)).unwrap_err().to_string();
+        let error = |kind: &str, pairs: &[(&str, &str)]| {
+            Access::of_storage(kind, &data(pairs)).unwrap_err().to_string()
+        };
         assert_eq!(
             error("Opaque", &[]),
             "unexpected secret type: got \"Opaque\", want \"fleet.cattle.io/bundle-oci-storage/v1alpha1\""
         );
         assert_eq!(error(STORAGE_TYPE, &[]), "key \"reference\" not found in secret");
-        let text = error(STORAGE_TYPE, &[("reference", "r"), ("basicHTTP", "hunter2")]);
+        let text = error(STORAGE_TYPE, &[("reference", "r.test"), ("basicHTTP", "hunter2")]);
         assert!(text.contains("basicHTTP") && !text.contains("hunter2"), "{text}");
+        for reference in ["", "https://u:hunter2@r.test/x", "r.test/../x"] {
+            let text = error(STORAGE_TYPE, &[("reference", reference)]);
+            assert!(text.contains("is no repository") && !text.contains("hunter2"), "{text}");
+        }
     }
 
     #[test]

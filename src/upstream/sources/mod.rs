@@ -14,7 +14,8 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use reqwest::Url;
+use http::header::ETAG;
+use reqwest::{StatusCode, Url};
 
 pub use access::{Access, AccessError, Data, STORAGE_TYPE};
 pub use error::SourceError;
@@ -24,7 +25,7 @@ use self::{
     net::{Net, Question, plain},
     reference::Reference,
     registry::Registry,
-    repository::{Entry, Index},
+    repository::{Index, Indexes},
 };
 use crate::{
     api::{
@@ -51,13 +52,14 @@ pub struct Sources(Arc<Shared>);
 struct Shared {
     net: Net,
     cache: Cache,
+    indexes: Indexes,
     engine: Engine,
 }
 
 impl Sources {
     /// The engine chooses among versions.
     pub fn new(engine: Engine) -> Self {
-        Self(Arc::new(Shared { net: Net::new(), cache: Cache::new(), engine }))
+        Self(Arc::new(Shared { net: Net::new(), cache: Cache::new(), indexes: Indexes::default(), engine }))
     }
 
     /// The bundle of this manifest id, from the registry that `reference` names. It has the id, or it is an error.
@@ -87,8 +89,9 @@ async fn in_time<T>(work: impl Future<Output = Result<T, SourceError>>) -> Resul
 impl Shared {
     async fn pull(&self, reference: &str, access: &Access, id: &str) -> Result<Manifest, SourceError> {
         let repository = format!("{}/{id}", reference.trim_end_matches('/'));
+        // Only the id can be at fault: the rest of it was read from the Secret.
         let reference = Reference::parse(&repository)
-            .ok_or_else(|| SourceError::Options(format!("{repository:?} is no repository of a registry")))?;
+            .ok_or_else(|| SourceError::Options(format!("{id:?} cannot be the name of a repository")))?;
         let mut registry = Registry::new(&self.net, access, &reference)?;
         let layers = registry.layers("latest").await?;
         let unusable = |reason: String| SourceError::Answer { url: registry.name(), reason };
@@ -116,19 +119,19 @@ impl Shared {
     async fn chart(&self, helm: &HelmOptions, access: &Access) -> Result<Arc<Manifest>, SourceError> {
         let (repository, chart) = (helm.repo.as_str(), helm.chart.as_str());
         if repository.starts_with("oci://") {
-            self.from_registry("helm.repo", repository, &helm.version, helm, access).await
+            self.by_registry("helm.repo", repository, &helm.version, helm, access).await
         } else if !repository.is_empty() {
-            self.from_repository(&address("helm.repo", repository)?, helm, access).await
+            self.by_repository(&address("helm.repo", repository)?, helm, access).await
         } else if chart.starts_with("oci://") {
-            self.from_registry("helm.chart", chart, &helm.version, helm, access).await
+            self.by_registry("helm.chart", chart, &helm.version, helm, access).await
         } else if chart.is_empty() {
             Err(SourceError::Options("a HelmOp names no chart: helm.repo and helm.chart are empty".into()))
         } else {
-            self.from_url(&address("helm.chart", chart)?, None, helm, access).await
+            self.by_url(&address("helm.chart", chart)?, None, helm, access).await
         }
     }
 
-    async fn from_registry(
+    async fn by_registry(
         &self,
         option: &str,
         text: &str,
@@ -171,7 +174,7 @@ impl Shared {
         self.cache.get(&cache_key(&layer.digest, helm), fetch).await
     }
 
-    async fn from_repository(
+    async fn by_repository(
         &self,
         repository: &Url,
         helm: &HelmOptions,
@@ -182,21 +185,12 @@ impl Shared {
                 "helm.repo is a chart repository, but helm.chart is empty".into(),
             ));
         }
-        let url = repository::index_url(repository);
-        let question = Question {
-            url: url.clone(),
-            authorization: net::basic(access),
-            accept: "*/*",
-            limit: repository::MAX_INDEX,
-        };
-        let bytes = self.net.get(access, question).await?;
-        let chart = helm.chart.clone();
-        let mut entries: Vec<Entry> =
-            blocking(move || Index::parse(&url, &bytes).map(|index| index.of(&chart))).await?;
+        let index = self.index(repository, access).await?;
+        let entries = index.of(&helm.chart);
         let versions = entries.iter().map(|entry| entry.version.clone()).collect();
         let chosen = self.choose(&helm.version, versions).await?;
-        let entry = chosen.and_then(|version| entries.iter().position(|entry| entry.version == version));
-        let Some(entry) = entry.map(|position| entries.swap_remove(position)) else {
+        let entry = chosen.and_then(|version| entries.iter().find(|entry| entry.version == version));
+        let Some(entry) = entry else {
             return Err(no_version(plain(repository), &helm.chart, &helm.version));
         };
         let url = entry.urls.first().and_then(|url| repository::chart_url(repository, url));
@@ -209,7 +203,7 @@ impl Shared {
         if url.scheme() == "oci" {
             let theirs = (url.host_str(), url.port()) == (repository.host_str(), repository.port());
             let access = if theirs { access } else { &nobody };
-            return self.from_registry("the chart's URL", url.as_str(), &entry.version, helm, access).await;
+            return self.by_registry("the chart's URL", url.as_str(), &entry.version, helm, access).await;
         }
         let theirs = url.origin() == repository.origin();
         if theirs && url.username().is_empty() {
@@ -219,10 +213,36 @@ impl Shared {
         }
         let access = if theirs { access } else { &nobody };
         supported("the chart's URL", &url)?;
-        self.from_url(&url, entry.digest.as_deref().filter(|digest| !digest.is_empty()), helm, access).await
+        self.by_url(&url, entry.digest.as_deref().filter(|digest| !digest.is_empty()), helm, access).await
     }
 
-    async fn from_url(
+    /// The repository's index; read anew only if it has changed.
+    async fn index(&self, repository: &Url, access: &Access) -> Result<Arc<Index>, SourceError> {
+        let url = repository::index_url(repository);
+        let key = Indexes::key(&url, access);
+        let known = self.indexes.get(&key);
+        let question = Question {
+            url: url.clone(),
+            authorization: net::basic(access),
+            accept: "*/*",
+            known: known.as_ref().map(|known| known.tag.clone()),
+            limit: repository::MAX_INDEX,
+        };
+        let answer = self.net.ask(access, question).await?;
+        if let (Some(known), StatusCode::NOT_MODIFIED) = (known, answer.status) {
+            return Ok(known.index);
+        }
+        if !answer.status.is_success() {
+            return Err(SourceError::Status { url: plain(&url), status: answer.status });
+        }
+        let index = Arc::new(blocking(move || Index::parse(&url, &answer.body)).await?);
+        if let Some(tag) = answer.headers.get(ETAG) {
+            self.indexes.keep(key, tag.clone(), &index);
+        }
+        Ok(index)
+    }
+
+    async fn by_url(
         &self,
         url: &Url,
         digest: Option<&str>,
@@ -234,6 +254,7 @@ impl Shared {
                 url: url.clone(),
                 authorization: net::basic(access),
                 accept: "*/*",
+                known: None,
                 limit: MAX_CHART,
             };
             let bytes = self.net.get(access, question).await?;

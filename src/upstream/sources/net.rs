@@ -10,7 +10,7 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::{
     HeaderMap, HeaderValue, StatusCode,
-    header::{ACCEPT, AUTHORIZATION},
+    header::{ACCEPT, AUTHORIZATION, IF_NONE_MATCH},
 };
 use reqwest::{Certificate, Client, Url, redirect::Policy};
 use tokio::sync::Semaphore;
@@ -35,6 +35,8 @@ pub(super) struct Question {
     pub url: Url,
     pub authorization: Option<HeaderValue>,
     pub accept: &'static str,
+    /// The entity tag of what is there already: 304 if it is still the same.
+    pub known: Option<HeaderValue>,
     /// Bytes that are taken.
     pub limit: u64,
 }
@@ -59,7 +61,7 @@ impl Net {
 
     /// Asks once; whatever is answered is an answer.
     pub async fn ask(&self, access: &Access, question: Question) -> Result<Answer, SourceError> {
-        let Question { mut url, authorization, accept, limit } = question;
+        let Question { mut url, authorization, accept, known, limit } = question;
         if authorization.is_some() {
             // The client would send a URL's own name and password beside it.
             let _ = url.set_username("");
@@ -69,8 +71,6 @@ impl Net {
         let client = self
             .client(access)
             .map_err(|source| SourceError::Client { url: name.clone(), source: source.without_url() })?;
-        // The semaphore is never closed.
-        let _permit = self.permits.acquire().await;
         let transfer = |source: reqwest::Error| SourceError::Transfer {
             url: name.clone(),
             source: source.without_url(),
@@ -78,6 +78,9 @@ impl Net {
         let mut request = client.get(url).header(ACCEPT, accept);
         if let Some(authorization) = authorization {
             request = request.header(AUTHORIZATION, authorization);
+        }
+        if let Some(known) = known {
+            request = request.header(IF_NONE_MATCH, known);
         }
         let mut response = request.send().await.map_err(transfer)?;
         let (status, headers) = (response.status(), response.headers().clone());
@@ -87,6 +90,8 @@ impl Net {
             if response.content_length().is_some_and(|length| length > limit) {
                 return Err(too_large());
             }
+            // Only now, so that a server that says nothing keeps nobody waiting. The semaphore is never closed.
+            let _permit = self.permits.acquire().await;
             while let Some(piece) = response.chunk().await.map_err(transfer)? {
                 if (body.len() + piece.len()) as u64 > limit {
                     return Err(too_large());

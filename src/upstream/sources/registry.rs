@@ -117,7 +117,8 @@ impl<'a> Registry<'a> {
     }
 
     async fn get(&mut self, url: Url, accept: &'static str, limit: u64) -> Result<Answer, SourceError> {
-        let question = |authorization| Question { url: url.clone(), authorization, accept, limit };
+        let question =
+            |authorization| Question { url: url.clone(), authorization, accept, known: None, limit };
         let mut answer = self.net.ask(self.access, question(self.shown.clone())).await?;
         if answer.status == StatusCode::UNAUTHORIZED {
             // Also when something was shown: tokens end.
@@ -175,6 +176,7 @@ impl<'a> Registry<'a> {
             url: url.clone(),
             authorization: net::basic(self.access),
             accept: "application/json",
+            known: None,
             limit: MAX_TOKEN,
         };
         let body = self.net.get(self.access, question).await?;

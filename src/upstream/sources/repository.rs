@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Helm's chart repositories: an `index.yaml`, and in it where a chart's versions are.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
+use http::HeaderValue;
 use reqwest::Url;
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 
-use super::{error::SourceError, net::plain};
-use crate::api::null_default;
+use super::{access::Access, error::SourceError, net::plain};
+use crate::api::{hex, null_default};
 
 /// Of an index, in bytes. The largest public ones have about 25 MiB.
 pub(super) const MAX_INDEX: u64 = 64 << 20;
 
 /// Above what an index of that size has: the reader's own limits are those of a small file.
 const MAX_NODES: usize = 20_000_000;
+
+/// Indexes that are kept: each may have some MiB.
+const INDEXES: usize = 8;
 
 /// An `index.yaml`; everything else in it is passed over.
 #[derive(Debug, Default, Deserialize)]
@@ -49,8 +57,41 @@ impl Index {
     }
 
     /// All versions of a chart.
-    pub fn of(mut self, chart: &str) -> Vec<Entry> {
-        self.entries.remove(chart).flatten().unwrap_or_default()
+    pub fn of(&self, chart: &str) -> &[Entry] {
+        self.entries.get(chart).and_then(Option::as_deref).unwrap_or_default()
+    }
+}
+
+/// Indexes that were read lately, with what their servers call that state of them (ETag).
+#[derive(Default)]
+pub(super) struct Indexes(Mutex<Vec<Known>>);
+
+#[derive(Clone)]
+pub(super) struct Known {
+    key: String,
+    pub tag: HeaderValue,
+    pub index: Arc<Index>,
+}
+
+impl Indexes {
+    /// An index is kept for those only who ask for it with the same credentials: servers may tell them apart.
+    pub fn key(url: &Url, access: &Access) -> String {
+        let asked = [url.as_str(), &access.username, &access.password];
+        hex(&Sha256::digest(serde_json::json!(asked).to_string()))
+    }
+
+    pub fn get(&self, key: &str) -> Option<Known> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().find(|known| known.key == key).cloned()
+    }
+
+    pub fn keep(&self, key: String, tag: HeaderValue, index: &Arc<Index>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|known| known.key != key);
+        if known.len() >= INDEXES {
+            known.remove(0);
+        }
+        known.push(Known { key, tag, index: index.clone() });
     }
 }
 
@@ -85,13 +126,14 @@ mod tests {
                     created: 2026-01-01T00:00:00Z\n    maintainers: [{name: x}]\n  - version: 1.10\n    urls: null\n  empty: null\n\
                     generated: now\n";
         let url = Url::parse("https://c.test/index.yaml").unwrap();
-        let entries = Index::parse(&url, text.as_bytes()).unwrap().of("app");
+        let index = Index::parse(&url, text.as_bytes()).unwrap();
+        let entries = index.of("app");
         assert_eq!(
             entries[0],
             Entry { version: "1.2.0".into(), digest: Some("ab".into()), urls: vec!["app-1.2.0.tgz".into()] }
         );
         assert_eq!(entries[1].version, "1.10");
-        assert!(Index::parse(&url, text.as_bytes()).unwrap().of("empty").is_empty());
+        assert!(index.of("empty").is_empty() && index.of("none").is_empty());
         let json = br#"{"entries": {"app": [{"version": "1"}]}}"#;
         assert_eq!(Index::parse(&url, json).unwrap().of("app").len(), 1);
         let error = Index::parse(&url, b"<html>no</html>").unwrap_err().to_string();

@@ -22,6 +22,8 @@ use crate::{
 struct Seen {
     line: String,
     authorization: Option<String>,
+    /// `If-None-Match`.
+    known: Option<String>,
 }
 
 /// Answers each request by a rule, and remembers it.
@@ -50,11 +52,14 @@ impl Server {
                     }
                     let head = String::from_utf8(head).unwrap();
                     let line = head.lines().next().unwrap().trim_end_matches(" HTTP/1.1").to_owned();
-                    let header = head.lines().find_map(|line| {
-                        let (key, value) = line.split_once(": ")?;
-                        key.eq_ignore_ascii_case("authorization").then(|| value.to_owned())
-                    });
-                    let one = Seen { line, authorization: header };
+                    let header = |wanted: &str| {
+                        head.lines().find_map(|line| {
+                            let (key, value) = line.split_once(": ")?;
+                            key.eq_ignore_ascii_case(wanted).then(|| value.to_owned())
+                        })
+                    };
+                    let (authorization, known) = (header("authorization"), header("if-none-match"));
+                    let one = Seen { line, authorization, known };
                     let (status, headers, body) = rule(&one);
                     noted.lock().unwrap().push(one);
                     let mut text = format!("HTTP/1.1 {status} X\r\nconnection: close\r\n");
@@ -220,6 +225,27 @@ async fn an_archive_is_what_the_index_says_and_is_fetched_once() {
 }
 
 #[tokio::test]
+async fn an_index_that_has_not_changed_is_not_read_again() {
+    let index = r#"{"entries": {"app": [{"version": "1.0.0", "urls": ["app.tgz"]}]}}"#;
+    let repository = Server::start(move |seen| match (&*seen.line, seen.known.as_deref()) {
+        ("GET /index.yaml", Some("\"7\"")) => (304, Vec::new(), Vec::new()),
+        ("GET /index.yaml", _) => (200, vec![("etag", "\"7\"".into())], index.into()),
+        _ => ok(chart()),
+    })
+    .await;
+    let (sources, app) = (sources(), helm(&format!("http://{}", repository.host), "app", ""));
+    for _ in 0..2 {
+        sources.chart(&app, &access()).await.unwrap();
+    }
+    // Somebody else asks for his own.
+    sources.chart(&app, &Access::default()).await.unwrap();
+    let seen = repository.seen();
+    let known: Vec<_> =
+        seen.iter().filter(|seen| seen.line == "GET /index.yaml").map(|seen| seen.known.as_deref()).collect();
+    assert_eq!(known, [None, Some("\"7\""), None]);
+}
+
+#[tokio::test]
 async fn a_token_is_asked_for_where_the_registry_says() {
     let manifest =
         Manifest { resources: vec![BundleResource::from_bytes("a.yaml".into(), b"a: 1\n".into())] };
@@ -305,6 +331,8 @@ async fn what_is_too_large_or_unsafe_is_not_taken() {
     .await;
     let url = |path: &str| helm("", &format!("http://{}/{path}", server.host), "");
     let sources = sources();
+    let odd = told(sources.contents("r.test", &access(), "../x").await);
+    assert_eq!(odd, ("\"../x\" cannot be the name of a repository".into(), true));
     let (text, permanent) = told(sources.chart(&url("declared.tgz"), &access()).await);
     assert!(text.ends_with("is larger than the maximum size 104857600") && !permanent, "{text}");
     let (text, _) = told(sources.chart(&url("loop.tgz"), &access()).await);
