@@ -74,7 +74,7 @@ impl ArchiveError {
 /// An archive that is damaged, larger than Helm takes, unsafe, or no chart.
 pub fn chart_bundle(packed: &[u8], helm: &HelmOptions) -> Result<Manifest, ArchiveError> {
     let prefix = style::external_directory(helm);
-    let files = unpack(packed)?;
+    let files = unpack(packed, MAX_CHART, MAX_FILE)?;
     // What render looks for: the chart at the archive's root, or in its one directory.
     let chart = |name: &str| name == CHART || name.split_once('/').is_some_and(|(_, file)| file == CHART);
     if !files.keys().any(|name| chart(name)) {
@@ -88,9 +88,9 @@ pub fn chart_bundle(packed: &[u8], helm: &HelmOptions) -> Result<Manifest, Archi
     Ok(Manifest { resources })
 }
 
-fn unpack(packed: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, ArchiveError> {
+fn unpack(packed: &[u8], chart: u64, file: usize) -> Result<BTreeMap<String, Vec<u8>>, ArchiveError> {
     // Headers, padding and long names count too: nothing in the archive unpacks beyond this.
-    let limited = Limited { inner: MultiGzDecoder::new(packed), left: MAX_CHART };
+    let limited = Limited { inner: MultiGzDecoder::new(packed), left: chart };
     let mut archive = Archive::new(limited);
     let mut files = BTreeMap::new();
     for (count, entry) in archive.entries().map_err(damaged)?.enumerate() {
@@ -107,8 +107,8 @@ fn unpack(packed: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, ArchiveError> {
             return Err(ArchiveError::Special { name });
         }
         let mut bytes = Vec::new();
-        (&mut entry).take(MAX_FILE as u64 + 1).read_to_end(&mut bytes).map_err(damaged)?;
-        if bytes.len() > MAX_FILE {
+        (&mut entry).take(file as u64 + 1).read_to_end(&mut bytes).map_err(damaged)?;
+        if bytes.len() > file {
             return Err(ArchiveError::FileTooLarge { name });
         }
         if bytes.len() as u64 != entry.size() {
@@ -259,17 +259,16 @@ mod tests {
 
     #[test]
     fn size_bombs_are_refused_before_they_fill_the_memory() {
-        let chart: (&[u8], EntryType, &[u8]) = (b"app/Chart.yaml", EntryType::Regular, b"name: app\n");
-        let large = vec![0; MAX_FILE + 1];
-        let bytes = packed(&[chart, (b"app/big", EntryType::Regular, &large)]);
-        let error = chart_bundle(&bytes, &HelmOptions::default()).unwrap_err();
-        assert!(matches!(error, ArchiveError::FileTooLarge { .. }), "{error}");
-
-        let part = vec![0; MAX_FILE];
-        let names: Vec<Vec<u8>> = (0..21).map(|n| format!("app/{n}").into_bytes()).collect();
-        let many: Vec<_> = names.iter().map(|name| (&name[..], EntryType::Regular, &part[..])).collect();
-        let error = chart_bundle(&packed(&many), &HelmOptions::default()).unwrap_err();
-        assert!(matches!(error, ArchiveError::TooLarge), "{error}");
+        let part = [0; 4096];
+        let names: Vec<Vec<u8>> = (0..10).map(|n| format!("app/{n}").into_bytes()).collect();
+        let files: Vec<_> = names.iter().map(|name| (&name[..], EntryType::Regular, &part[..])).collect();
+        let bytes = packed(&files);
+        let refused = |chart, file| unpack(&bytes, chart, file).unwrap_err();
+        assert!(unpack(&bytes, 1 << 20, 4096).is_ok());
+        assert!(matches!(refused(1 << 20, 4095), ArchiveError::FileTooLarge { name } if name == "app/0"));
+        // Headers count.
+        assert!(matches!(refused(40_960, 4096), ArchiveError::TooLarge));
+        assert!(matches!(refused(100, 4096), ArchiveError::TooLarge));
     }
 
     #[test]
