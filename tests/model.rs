@@ -35,6 +35,8 @@ mod scenarios;
 mod search;
 #[path = "model/searches.rs"]
 mod searches;
+#[path = "model/shared.rs"]
+mod shared;
 #[path = "model/unreadable.rs"]
 mod unreadable;
 #[path = "model/upstream.rs"]

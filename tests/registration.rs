@@ -6,30 +6,26 @@
 
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use flotilla::api::Cluster;
-use flotilla::registration::managed::{BOOTSTRAP, INTENT};
-use flotilla::registration::{self, Settings};
-use flotilla::telemetry::probes::Health;
+use flotilla::registration;
 use futures::{StreamExt, TryStreamExt, future, stream};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
-use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use kube::{Api, Client, ResourceExt};
-use serde_json::{Value, json};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use tokio::time::Instant;
 
 #[path = "../dev/harness/mod.rs"]
 mod harness;
 
 use harness::bundles::{Bundle, Publisher};
 use harness::fleet::{self, REGISTRATION_NAMESPACE};
-use harness::registrar::Registrar;
-use harness::replica::Replica;
+use harness::stage::{Stage, settings};
 use harness::units::Units;
 use harness::world::{Downstream, World, get, ready};
 use harness::{GENEROUS, Tools, until};
@@ -44,51 +40,74 @@ async fn a_registration_is_got_once_and_kept() -> anyhow::Result<()> {
 }
 
 async fn stories(world: &World) -> anyhow::Result<()> {
-    let registrar = Registrar::start(&world.upstream).await?;
-    let stage = Stage {
-        world,
-        registrar,
-        local: world.downstream.admin().await?,
-        upstream: world.upstream.admin().await?,
-    };
+    let stage = Stage::new(world).await?;
     tokio::try_join!(
-        stage.a_flow_that_is_cut_anywhere_is_completed_and_asks_once(),
-        stage.ten_replicas_ask_once(),
-        stage.refused_credentials_are_replaced_when_there_is_a_bootstrap_secret(),
-        stage.rotated_credentials_are_tried_and_then_used_without_a_restart(),
-        stage.fleets_agent_is_waited_for_and_then_kept_waiting(),
+        timed(
+            "a_flow_that_is_cut_anywhere_is_completed_and_asks_once",
+            stage.a_flow_that_is_cut_anywhere_is_completed_and_asks_once()
+        ),
+        timed("ten_replicas_ask_once", stage.ten_replicas_ask_once()),
+        timed(
+            "refused_credentials_are_replaced_when_there_is_a_bootstrap_secret",
+            stage.refused_credentials_are_replaced_when_there_is_a_bootstrap_secret()
+        ),
+        timed(
+            "rotated_credentials_are_tried_and_then_used_without_a_restart",
+            stage.rotated_credentials_are_tried_and_then_used_without_a_restart()
+        ),
+        timed(
+            "fleets_agent_is_waited_for_and_then_kept_waiting",
+            stage.fleets_agent_is_waited_for_and_then_kept_waiting()
+        ),
     )?;
     Ok(())
 }
 
-struct Stage<'a> {
-    world: &'a World,
-    registrar: Registrar,
-    local: Client,
-    upstream: Client,
+/// Tells how long a story takes: together they are to stay below a minute on a quiet machine.
+async fn timed(name: &str, story: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let start = Instant::now();
+    story.await?;
+    eprintln!("{name}: {:?}", start.elapsed());
+    Ok(())
 }
 
 impl Stage<'_> {
     async fn a_flow_that_is_cut_anywhere_is_completed_and_asks_once(&self) -> anyhow::Result<()> {
-        let whole = self.cut_after(usize::MAX).await?.context("a flow without a cut ends")?;
-        eprintln!("a whole flow takes {whole} polls");
-        ensure!(whole > 10, "{whole} polls are too few to be a flow");
-        // Where exactly a poll falls is another place each time: sixty of them leave no step out.
-        stream::iter((0..whole).step_by(whole.div_ceil(60)))
-            .map(|polls| self.cut_after(polls))
-            .buffer_unordered(10)
-            .try_collect::<Vec<_>>()
-            .await?;
+        for old in [Old::None, Old::Refused, Old::Immutable] {
+            // Through a stream, as below: polled when it was woken, and not whenever another story was.
+            let mut whole =
+                stream::iter([usize::MAX]).map(|all| self.cut_after(all, old)).buffer_unordered(1);
+            let whole = whole.try_next().await?.flatten().context("a flow without a cut ends")?;
+            eprintln!("a whole flow takes {whole} polls: {old:?}");
+            ensure!(whole > 10, "{whole} polls are too few to be a flow");
+            // Where exactly a poll falls is another place each time: sixty of them leave no step out.
+            stream::iter((0..whole).step_by(whole.div_ceil(60)))
+                .map(|polls| self.cut_after(polls, old))
+                .buffer_unordered(10)
+                .try_collect::<Vec<_>>()
+                .await?;
+        }
         Ok(())
     }
 
     /// Drops a flow after so many polls, as a kill would, and runs it again. Returns how many it took if it ended.
-    async fn cut_after(&self, polls: usize) -> anyhow::Result<Option<usize>> {
-        let namespace = format!("cut-{polls}");
+    async fn cut_after(&self, polls: usize, old: Old) -> anyhow::Result<Option<usize>> {
+        let namespace = format!("cut-{old:?}-{polls}").to_lowercase();
         self.offer(&namespace, "cut").await?;
+        if old != Old::None {
+            let useless = self.world.upstream.token_kubeconfig("nonsense", "nowhere");
+            let secret = json!({"apiVersion": "v1", "kind": "Secret", "immutable": old == Old::Immutable,
+                "metadata": {"name": registration::SECRET, "namespace": namespace},
+                "stringData": {"kubeconfig": useless, "clusterName": "old", "clusterNamespace": "nowhere"}});
+            fleet::apply(&self.local, secret).await?;
+        }
         let settings = settings(&namespace);
         let flow = registration::obtain(&self.local, &settings);
         let ended = Cut { flow: Box::pin(flow), left: polls, used: 0 }.await;
+        if old == Old::Refused {
+            let secret = self.secret(&namespace, registration::SECRET).await?;
+            ensure!(secret.is_some(), "{namespace}: the old Secret is lost");
+        }
         registration::obtain(&self.local, &settings).await.with_context(|| namespace.clone())?;
         self.asked_once(&namespace).await?;
         ended.map(|(ended, used)| ended.map(|_| used)).transpose().map_err(Into::into)
@@ -102,7 +121,7 @@ impl Stage<'_> {
         let all = future::try_join_all(all).await?;
         ensure!(all.iter().all(|got| got.fingerprint == all[0].fingerprint), "they must share it");
         self.asked_once(NAMESPACE).await?;
-        let created = created_with(self.world, NAMESPACE)?;
+        let created = self.created_with(NAMESPACE).await?;
         ensure!(created == 1, "{created} requests of ten replicas");
         Ok(())
     }
@@ -130,14 +149,26 @@ impl Stage<'_> {
             Api::namespaced(self.upstream.clone(), publisher_namespace(&publisher));
         let account = accounts.list(&ListParams::default()).await?.items[0].name_any();
         accounts.delete(&account, &DeleteParams::default()).await?;
+        const REFUSED: &str = "there is no Secret refused/fleet-agent-bootstrap";
+        until("the sign of life to be refused", GENEROUS, async || {
+            for replica in &replicas {
+                let (_, told) = get(&format!("{}/readyz?verbose", replica.probe_url())).await?;
+                if told.contains(REFUSED) {
+                    return Ok(Some(()));
+                }
+            }
+            Ok(None)
+        })
+        .await?;
+        // The others ask for nothing until their watch ends, after a minute, or until there is work.
+        publisher.publish(&[Bundle::config_maps("second", "garden", 2, "v1")]).await?;
         for replica in &replicas {
-            self.says(replica, "there is no Secret refused/fleet-agent-bootstrap").await?;
+            self.says(replica, REFUSED).await?;
         }
         self.event(NAMESPACE, "CredentialsRefused").await?;
         let old = self.secret(NAMESPACE, registration::SECRET).await?;
         ensure!(old.is_some(), "the old Secret must not be lost before a new one works");
 
-        publisher.publish(&[Bundle::config_maps("second", "garden", 2, "v1")]).await?;
         self.offer(NAMESPACE, "refused").await?;
         units.until_ready(["second"], GENEROUS).await?;
         for replica in &mut replicas {
@@ -146,7 +177,7 @@ impl Stage<'_> {
         self.asked_once(NAMESPACE).await?;
         let after = self.registrar.requests(NAMESPACE).await?;
         ensure!(after[0].name_any() != before.name_any(), "it takes another request");
-        let created = created_with(self.world, NAMESPACE)?;
+        let created = self.created_with(NAMESPACE).await?;
         ensure!(created == 2, "{created} requests for two registrations");
         self.end(replicas).await
     }
@@ -251,7 +282,7 @@ impl Stage<'_> {
 
         fleets.abort();
         units.until_ready(["later"], GENEROUS).await?;
-        let first = self.lease_holder(&leases, "").await?;
+        let first = self.lease_holder(NAMESPACE, "").await?;
         for replica in &mut replicas {
             ready(replica).await?;
         }
@@ -259,7 +290,7 @@ impl Stage<'_> {
         let index = replicas.iter().position(|replica| first.ends_with(replica.name())).context("who?")?;
         let mut leaving = replicas.swap_remove(index);
         leaving.term()?;
-        let second = self.lease_holder(&leases, &first).await?;
+        let second = self.lease_holder(NAMESPACE, &first).await?;
         ensure!(second.ends_with(replicas[0].name()), "{second} has the Lease");
         leaving.wait().await?;
         self.end(replicas).await
@@ -280,163 +311,21 @@ impl Stage<'_> {
             }
         })
     }
-
-    /// The holder, once it is a replica of ours and not `before`.
-    async fn lease_holder(&self, leases: &Api<Lease>, before: &str) -> anyhow::Result<String> {
-        until("a replica to hold Lease fleet-agent", GENEROUS, async || {
-            let holder = leases.get("fleet-agent").await?.spec.and_then(|spec| spec.holder_identity);
-            Ok(holder.filter(|holder| holder.starts_with("flotilla/") && holder != before))
-        })
-        .await
-    }
-
-    /// Everything a cluster has that is to be registered: namespace, settings, bootstrap Secret.
-    async fn offer(&self, namespace: &str, token: &str) -> anyhow::Result<()> {
-        let settings = json!({"clientID": namespace, "labels": {"env": "test"}}).to_string();
-        for object in [
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
-            json!({"apiVersion": "v1", "kind": "ConfigMap",
-                "metadata": {"name": "fleet-agent", "namespace": namespace}, "data": {"config": settings}}),
-            self.registrar.bootstrap(token, namespace).await?,
-        ] {
-            fleet::apply(&self.local, object).await?;
-        }
-        Ok(())
-    }
-
-    /// One request stands, nothing is left of the flow, and the Cluster is labelled as it should be.
-    async fn asked_once(&self, namespace: &str) -> anyhow::Result<()> {
-        let requests = self.registrar.requests(namespace).await?;
-        ensure!(requests.len() == 1, "{namespace}: {} ClusterRegistrations", requests.len());
-        until("the flow to be tidied up", GENEROUS, async || {
-            for name in [BOOTSTRAP, INTENT] {
-                ensure!(self.secret(namespace, name).await?.is_none(), "{namespace}: {name} is left");
-            }
-            Ok(Some(()))
-        })
-        .await?;
-        let registration = registration::existing(&self.local, namespace).await?;
-        ensure!(registration.cluster_name == self.cluster_name(namespace).await?);
-        let clusters: Api<Cluster> = Api::namespaced(self.upstream.clone(), REGISTRATION_NAMESPACE);
-        let cluster = clusters.get(&registration.cluster_name).await?;
-        ensure!(cluster.labels().get("env").is_some_and(|env| env == "test"), "{:?}", cluster.labels());
-        ensure!(cluster.labels().contains_key("fleet.cattle.io/created-by-agent-pod"));
-        Ok(())
-    }
-
-    async fn cluster_name(&self, client_id: &str) -> anyhow::Result<String> {
-        until("the registration to be granted", GENEROUS, async || {
-            let requests = self.registrar.requests(client_id).await?;
-            let granted = requests.iter().find_map(|request| request.data["status"]["clusterName"].as_str());
-            Ok(granted.map(str::to_owned))
-        })
-        .await
-    }
-
-    /// A publisher for the cluster of that client, and what becomes of its units.
-    async fn cluster_of(&self, client_id: &str) -> anyhow::Result<(Publisher, Units)> {
-        let cluster = self.cluster_name(client_id).await?;
-        let cluster_namespace = fleet::cluster_namespace(REGISTRATION_NAMESPACE, &cluster);
-        let registration =
-            fleet::Registration { cluster, cluster_namespace, ..self.world.registration.clone() };
-        let publisher = Publisher::new(self.upstream.clone(), &registration);
-        let units = Units::follow(publisher.units().clone()).await?;
-        Ok((publisher, units))
-    }
-
-    fn replica(&self, name: &str, namespace: &str) -> anyhow::Result<Replica> {
-        Replica::spawn(
-            &self.world.binary,
-            name,
-            &self.world.registration.agent_kubeconfig,
-            namespace,
-            &["--checkin-interval=1s"],
-            &[("BUNDLEDEPLOYMENT_RECONCILER_WORKERS", "2")],
-            &self.world.dir().join(format!("{name}.log")),
-        )
-    }
-
-    /// `/readyz` has this text.
-    async fn says(&self, replica: &Replica, text: &str) -> anyhow::Result<()> {
-        let url = format!("{}/readyz?verbose", replica.probe_url());
-        let what = format!("{} to say {text:?}", replica.name());
-        until(&what, GENEROUS, async || {
-            let (_, body) = get(&url).await?;
-            ensure!(body.contains(text), "{body}");
-            Ok(Some(()))
-        })
-        .await
-    }
-
-    async fn event(&self, namespace: &str, reason: &str) -> anyhow::Result<()> {
-        let events: Api<Event> = Api::namespaced(self.local.clone(), namespace);
-        until(&format!("Event {reason}"), GENEROUS, async || {
-            let all = events.list(&ListParams::default()).await?;
-            Ok(all.iter().any(|event| event.reason.as_deref() == Some(reason)).then_some(()))
-        })
-        .await
-    }
-
-    async fn secret(&self, namespace: &str, name: &str) -> anyhow::Result<Option<Secret>> {
-        Ok(Api::<Secret>::namespaced(self.local.clone(), namespace).get_opt(name).await?)
-    }
-
-    async fn rotate(&self, namespace: &str, kubeconfig: &str) -> anyhow::Result<()> {
-        let secrets: Api<Secret> = Api::namespaced(self.local.clone(), namespace);
-        let patch = json!({"stringData": {"kubeconfig": kubeconfig}});
-        secrets.patch(registration::SECRET, &PatchParams::default(), &Patch::Merge(&patch)).await?;
-        Ok(())
-    }
-
-    /// Another account with the rights of the first; returns its token.
-    async fn second_account(&self, namespace: &str) -> anyhow::Result<String> {
-        let rbac = "rbac.authorization.k8s.io/v1";
-        let subjects = json!([{"kind": "ServiceAccount", "name": "second", "namespace": namespace}]);
-        let role = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
-        let objects: [Value; 3] = [
-            json!({"apiVersion": "v1", "kind": "ServiceAccount",
-                "metadata": {"name": "second", "namespace": namespace}}),
-            json!({"apiVersion": rbac, "kind": "RoleBinding",
-                "metadata": {"name": "second", "namespace": namespace},
-                "roleRef": role("fleet-bundle-deployment"), "subjects": subjects}),
-            json!({"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": {"name": "second-content"},
-                "roleRef": role("fleet-content"), "subjects": subjects}),
-        ];
-        for object in objects {
-            fleet::apply(&self.upstream, object).await?;
-        }
-        fleet::token(&self.upstream, namespace, "second").await
-    }
-
-    async fn end(&self, replicas: Vec<Replica>) -> anyhow::Result<()> {
-        for mut replica in replicas {
-            replica.term()?;
-            ensure!(replica.wait().await?.success(), "{} should end well", replica.name());
-        }
-        Ok(())
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a test is an edge")]
-fn settings(namespace: &str) -> Settings {
-    let report = Arc::new(|_, _: &'static str, _| {});
-    let settings = Settings::new(namespace, "replica-0", rand::random, Health::default(), report);
-    // Long enough that the steps are most of the polls of a flow, not the wait.
-    Settings { poll: Duration::from_millis(250), retry: Duration::from_millis(100), ..settings }
 }
 
 fn publisher_namespace(publisher: &Publisher) -> &str {
     publisher.units().namespace().unwrap_or_default()
 }
 
-/// How many ClusterRegistrations were ever created with this token.
-fn created_with(world: &World, token: &str) -> anyhow::Result<usize> {
-    let user = format!("system:serviceaccount:{REGISTRATION_NAMESPACE}:{token}");
-    let entries = world.upstream.audit()?;
-    Ok(entries
-        .iter()
-        .filter(|entry| entry.user == user && entry.resource == "clusterregistrations" && entry.code == 201)
-        .count())
+/// What was there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Old {
+    /// No Secret `fleet-agent`.
+    None,
+    /// One whose credentials are refused.
+    Refused,
+    /// The same, and it cannot be changed.
+    Immutable,
 }
 
 /// A future that is dropped after so many polls.

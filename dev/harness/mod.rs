@@ -11,8 +11,8 @@
 
 mod audit;
 pub mod bundles;
-pub mod charts;
 pub mod chart;
+pub mod charts;
 mod control_plane;
 pub mod fleet;
 mod follow;
@@ -29,6 +29,7 @@ pub mod records;
 pub mod registrar;
 pub mod registry;
 pub mod replica;
+pub mod stage;
 mod tools;
 pub mod units;
 mod until;

@@ -54,6 +54,52 @@ pub enum Way {
     Down,
 }
 
+/// How many pieces a client may still send, over any number of proxies; after that everything it sends is swallowed.
+///
+/// A request is one piece or two, so that with every number from nothing on a client is stopped before each of its
+/// requests once.
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<watch::Sender<Spending>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Spending {
+    sent: usize,
+    limit: usize,
+    over: bool,
+}
+
+impl Budget {
+    /// So many pieces; `usize::MAX` counts only.
+    pub fn new(limit: usize) -> Budget {
+        Budget(Arc::new(watch::Sender::new(Spending { sent: 0, limit, over: false })))
+    }
+
+    /// Pieces sent so far.
+    pub fn sent(&self) -> usize {
+        self.0.borrow().sent
+    }
+
+    /// Waits until the client tried to send more.
+    pub async fn over(&self) {
+        let mut spending = self.0.subscribe();
+        // Cannot fail: the sender is ours.
+        let _ = spending.wait_for(|spending| spending.over).await;
+    }
+
+    fn take(&self) -> bool {
+        let mut granted = false;
+        self.0.send_modify(|spending| {
+            granted = spending.sent < spending.limit;
+            if granted {
+                spending.sent += 1;
+            } else {
+                spending.over = true;
+            }
+        });
+        granted
+    }
+}
+
 /// What the proxy did so far.
 #[derive(Debug, Default)]
 pub struct Counts {
@@ -87,6 +133,7 @@ struct Link {
     pid: u32,
     mode: watch::Sender<Mode>,
     resets: watch::Sender<u64>,
+    budget: Option<Budget>,
 }
 
 impl Proxy {
@@ -124,8 +171,20 @@ impl Proxy {
             pid,
             mode: watch::Sender::new(Mode::Pass),
             resets: watch::Sender::new(0),
+            budget: None,
         });
         link.pid = pid;
+    }
+
+    /// The same for a client that may send only so much.
+    pub fn introduce_with(&self, client: &str, pid: u32, budget: &Budget) {
+        let link = Link {
+            pid,
+            mode: watch::Sender::new(Mode::Pass),
+            resets: watch::Sender::new(0),
+            budget: Some(budget.clone()),
+        };
+        self.links().insert(client.to_owned(), link);
     }
 
     /// How a client's connections are treated from now on, those that are open too.
@@ -167,7 +226,7 @@ impl Shared {
     async fn owner(
         self: &Arc<Self>,
         from: SocketAddr,
-    ) -> Option<(watch::Receiver<Mode>, watch::Receiver<u64>)> {
+    ) -> Option<(watch::Receiver<Mode>, watch::Receiver<u64>, Option<Budget>)> {
         let deadline = tokio::time::Instant::now() + INTRODUCTION;
         while tokio::time::Instant::now() < deadline {
             let pids: Vec<(String, u32)> =
@@ -175,7 +234,10 @@ impl Shared {
             let (ours, theirs) = (self.port, from.port());
             let found = tokio::task::spawn_blocking(move || owner_of(theirs, ours, &pids)).await;
             if let Ok(Some(name)) = found {
-                return self.links().get(&name).map(|link| (link.mode.subscribe(), link.resets.subscribe()));
+                return self
+                    .links()
+                    .get(&name)
+                    .map(|link| (link.mode.subscribe(), link.resets.subscribe(), link.budget.clone()));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -222,7 +284,7 @@ enum End {
 }
 
 async fn serve(client: TcpStream, from: SocketAddr, shared: Arc<Shared>) {
-    let Some((mode, mut resets)) = shared.owner(from).await else {
+    let Some((mode, mut resets, budget)) = shared.owner(from).await else {
         let _ = client.set_zero_linger();
         return;
     };
@@ -242,8 +304,9 @@ async fn serve(client: TcpStream, from: SocketAddr, shared: Arc<Shared>) {
     let (server_in, server_out) = server.into_split();
     resets.mark_unchanged();
     {
-        let mut up = Pump { way: Way::Up, mode: mode.clone(), connection: &connection, shared: &shared };
-        let mut down = Pump { way: Way::Down, mode, connection: &connection, shared: &shared };
+        let (connection, shared) = (&connection, &shared);
+        let mut up = Pump { way: Way::Up, mode: mode.clone(), connection, shared, budget };
+        let mut down = Pump { way: Way::Down, mode, connection, shared, budget: None };
         let (mut client_in, mut server_in) = (client_in, server_in);
         let (mut client_out, mut server_out) = (client_out, server_out);
         let end = tokio::select! {
@@ -264,6 +327,7 @@ struct Pump<'a> {
     mode: watch::Receiver<Mode>,
     connection: &'a Connection,
     shared: &'a Shared,
+    budget: Option<Budget>,
 }
 
 impl Pump<'_> {
@@ -295,6 +359,9 @@ impl Pump<'_> {
                     Ok(count) => count,
                 },
             };
+            if self.budget.as_ref().is_some_and(|budget| !budget.take()) {
+                return self.swallow(from, &mut buffer).await;
+            }
             if self.note() && mode == Mode::LoseReplies {
                 self.shared.counts.lost_replies.fetch_add(1, Ordering::Relaxed);
                 let rest = async { while matches!(from.read(&mut buffer).await, Ok(1..)) {} };

@@ -5,7 +5,8 @@
 //! that an agent finds the same conditions: a token that may create requests and nothing else, credentials that only the
 //! token named by the request may read, and rights that come after them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,7 +18,8 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::control_plane::ControlPlane;
 use super::fleet::{self, REGISTRATION_NAMESPACE};
@@ -61,8 +63,12 @@ pub struct Registrar {
     client: Client,
     url: String,
     ca: String,
+    held: Held,
     task: JoinHandle<()>,
 }
+
+/// Clients whose requests are not granted for now.
+type Held = Arc<watch::Sender<BTreeSet<String>>>;
 
 impl Registrar {
     /// Prepares `upstream`, whose other CRDs are installed, and begins to grant.
@@ -73,25 +79,47 @@ impl Registrar {
             let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
             fleet::apply(&client, object).await?;
         }
-        let task = tokio::spawn(run(client.clone()));
-        Ok(Registrar { client, url: upstream.url(), ca: upstream.ca_pem().to_owned(), task })
+        let held = Held::default();
+        let task = tokio::spawn(run(client.clone(), held.clone()));
+        Ok(Registrar { client, url: upstream.url(), ca: upstream.ca_pem().to_owned(), held, task })
     }
 
     /// Makes a token, and the bootstrap Secret for `namespace` downstream that carries it.
     pub async fn bootstrap(&self, token: &str, namespace: &str) -> anyhow::Result<Value> {
+        self.bootstrap_at(&self.url, &self.ca, token, namespace).await
+    }
+
+    /// The same with the management cluster at `url`, and with `ca` as its authority: PEM, or nothing.
+    pub async fn bootstrap_at(
+        &self,
+        url: &str,
+        ca: &str,
+        token: &str,
+        namespace: &str,
+    ) -> anyhow::Result<Value> {
         for object in token_objects(token) {
             fleet::apply(&self.client, object).await?;
         }
         let bearer = fleet::token(&self.client, REGISTRATION_NAMESPACE, token).await?;
         let values = format!(
-            "clusterNamespace: {REGISTRATION_NAMESPACE}\napiServerURL: {}\ntoken: {bearer}\ntokenName: {token}\n\
+            "clusterNamespace: {REGISTRATION_NAMESPACE}\napiServerURL: {url}\ntoken: {bearer}\ntokenName: {token}\n\
              systemRegistrationNamespace: {CREDENTIALS_NAMESPACE}\napiServerCA: {}\n",
-            self.url,
-            serde_json::to_string(&self.ca)?,
+            serde_json::to_string(ca)?,
         );
         Ok(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {
             "name": "fleet-agent-bootstrap", "namespace": namespace,
         }, "stringData": {"values": values}}))
+    }
+
+    /// Grants nothing to this client from now on, or grants again what waits.
+    pub fn hold(&self, client_id: &str, held: bool) {
+        self.held.send_modify(|clients| {
+            if held {
+                clients.insert(client_id.to_owned());
+            } else {
+                clients.remove(client_id);
+            }
+        });
     }
 
     /// All requests of a client that there are.
@@ -115,24 +143,39 @@ fn requests(client: &Client) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), REGISTRATION_NAMESPACE, &kind("ClusterRegistration"))
 }
 
-async fn run(client: Client) {
+async fn run(client: Client, held: Held) {
     let mut events =
         Box::pin(watcher(requests(&client), watcher::Config::default()).default_backoff().touched_objects());
+    // They end with the stand-in.
+    let mut grants = JoinSet::new();
     while let Some(event) = events.next().await {
         let Ok(request) = event else { continue };
         if request.data["status"]["granted"] == true || request.metadata.deletion_timestamp.is_some() {
             continue;
         }
-        // A conflict or a lost race: once more, as a work queue would.
-        for _ in 0..5 {
-            match grant(&client, &request).await {
-                Ok(()) => break,
-                Err(cause) => {
-                    eprintln!("the stand-in for Fleet's controller: {cause:#}");
-                    tokio::time::sleep(Duration::from_millis(200)).await;
+        let (client, mut held) = (client.clone(), held.subscribe());
+        grants.spawn(async move {
+            let id = text(&request.data["spec"]["clientID"]);
+            if held.wait_for(|held| !held.contains(&id)).await.is_err() {
+                return;
+            }
+            // A conflict or a lost race: once more, as a work queue would.
+            for _ in 0..5 {
+                // Another one may have taken its place meanwhile.
+                match requests(&client).get_opt(&request.name_any()).await {
+                    Ok(Some(now)) if now.data["status"]["granted"] != true => {}
+                    Ok(_) => break,
+                    Err(_) => continue,
+                }
+                match grant(&client, &request).await {
+                    Ok(()) => break,
+                    Err(cause) => {
+                        eprintln!("the stand-in for Fleet's controller: {cause:#}");
+                        tokio::time::sleep(Duration::from_millis(200)).await;
+                    }
                 }
             }
-        }
+        });
     }
 }
 

@@ -5,7 +5,9 @@
 //! [`Run::deploy`], each with an error of its own. The fence decides before every write downstream whether the
 //! claim still allows it.
 
+mod around;
 mod error;
+mod foresee;
 mod hooks;
 mod late;
 mod load;
@@ -23,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 pub use error::AttemptError;
+pub use foresee::{Outlook, Prospect, foresee};
 pub(super) use hooks::stored as stored_hooks;
 use late::Late;
 pub use outcome::Ended;
@@ -39,7 +42,7 @@ use super::{
 use crate::{
     api::{self, BundleDeployment, BundleDeploymentOptions, ReleaseId},
     downstream::{
-        apply,
+        Downstream, apply,
         fence::{ClaimNow, Fence},
         release::{Gate, Operation},
     },
@@ -78,6 +81,8 @@ pub struct Deployed {
     operation: Option<Operation>,
     plan: Plan,
     evaluation: Evaluation,
+    /// Why the namespace is not as the bundle wants it.
+    namespace: Option<String>,
 }
 
 /// Runs one deployment to its end, whatever that is.
@@ -126,6 +131,10 @@ struct Run {
     /// Earlier BundleDeployments of this name whose release this was.
     earlier: OnceLock<BTreeSet<Uid>>,
     waits: Waits,
+    /// This cluster as the bundle's account sees it; until that is known, as the agent does.
+    downstream: Downstream,
+    /// A copy from the management cluster is another one now.
+    renewed: bool,
     /// What is to be looked for once more.
     late: OnceLock<Late>,
 }
@@ -152,7 +161,8 @@ impl Run {
         let release = api::release_name(&job.name, &options);
         let (earlier, late) = (OnceLock::new(), OnceLock::new());
         let waits = Waits::new(&job);
-        Self { job, fence, options, namespace, release, earlier, waits, late }
+        let downstream = job.ctx.downstream.clone();
+        Self { job, fence, options, namespace, release, earlier, waits, downstream, renewed: false, late }
     }
 
     /// Whether the claim went to somebody else meanwhile. A replica that was frozen fails in many ways before it
@@ -163,7 +173,10 @@ impl Run {
     }
 
     /// The steps. A gate that comes back is open and to be failed.
-    async fn deploy(&self) -> (Result<Deployed, AttemptError>, Option<Gate>) {
+    async fn deploy(&mut self) -> (Result<Deployed, AttemptError>, Option<Gate>) {
+        if let Err(error) = self.surround().await {
+            return (Err(error), None);
+        }
         let rendered = match self.prepare().await {
             Ok(rendered) => rendered,
             Err(error) => return (Err(error), None),
@@ -184,7 +197,11 @@ impl Run {
                             revision,
                         };
                         let plan = Plan { release: release.clone(), ..plan };
-                        (Ok(Deployed { release, operation, plan, evaluation }), None)
+                        let namespace = match self.mark_namespace().await {
+                            Ok(namespace) => namespace,
+                            Err(error) => return (Err(error), None),
+                        };
+                        (Ok(Deployed { release, operation, plan, evaluation, namespace }), None)
                     }
                     Err(source) => (Err(AttemptError::Release(source)), None),
                 }
@@ -196,25 +213,25 @@ impl Run {
 
     /// Everything before the release record: load, render, and what a chart wants before anything else.
     async fn prepare(&self) -> Result<Rendered, AttemptError> {
-        error::supported(&self.options)?;
-        let inputs = self.load().await?;
+        let inputs = self.inputs().await?;
         let rendered = self.render(&inputs).await?;
         if rendered.crds.is_empty() || !inputs.is_install() {
             return self.checked(rendered).await;
         }
-        let installed = apply::install_crds(&self.job.ctx.downstream, &self.fence, &rendered.crds).await;
+        let installed = apply::install_crds(&self.downstream, &self.fence, &rendered.crds).await;
         if installed.map_err(AttemptError::Apply)? {
             // Templates may ask for kinds that are served only from now on.
-            let inputs = self.load().await?;
+            let inputs = self.inputs().await?;
             return self.checked(self.render(&inputs).await?).await;
         }
         self.checked(rendered).await
     }
 
     async fn render(&self, inputs: &load::Inputs) -> Result<Rendered, AttemptError> {
-        let job = inputs.job(self);
+        let source = self.source();
+        let job = inputs.job(&source);
         let mut rendered = render::render(&self.job.ctx.engine, job).await.map_err(AttemptError::Render)?;
-        let kinds = &self.job.ctx.downstream.kinds;
+        let kinds = &self.downstream.kinds;
         if !self.options.target_namespace.is_empty() {
             let hooks = rendered.hooks.iter().map(|hook| &hook.object);
             let all = rendered.objects.iter().chain(hooks);
@@ -227,7 +244,7 @@ impl Run {
 
     /// A bundle that cannot be applied as a whole makes no revision.
     async fn checked(&self, rendered: Rendered) -> Result<Rendered, AttemptError> {
-        apply::check(&self.job.ctx.downstream, &rendered.objects).await.map_err(AttemptError::Apply)?;
+        apply::check(&self.downstream, &rendered.objects).await.map_err(AttemptError::Apply)?;
         Ok(rendered)
     }
 

@@ -216,7 +216,8 @@ impl Pass<'_> {
             Some(_) => return false,
             None => None,
         };
-        let order = Order { name, uid: &found.uid, before: None, namespace, release, why };
+        let (account, keeps) = ("", false);
+        let order = Order { name, uid: &found.uid, before: None, namespace, release, why, account, keeps };
         match removal::carry_out(ctx, &order, dead).await {
             Ok(true) => {
                 let note = match why {

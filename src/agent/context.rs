@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::{history::History, mass::Holds, surroundings::Clock};
 use crate::{
-    downstream::{Downstream, live::LiveStore, session::SessionHealth},
+    downstream::{Downstream, accounts::Accounts, live::LiveStore, session::SessionHealth},
     monitor::ErrorStatuses,
     protocol::{Config, Holder, SessionId, Time},
     registration::ClusterName,
@@ -30,6 +30,8 @@ pub struct Context {
     pub checkin_interval: Duration,
     /// This cluster: release records and objects.
     pub downstream: Downstream,
+    /// As whom bundles are deployed.
+    pub accounts: Accounts,
     /// What lives of what was deployed.
     pub live: LiveStore,
     /// Reads manifests.

@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-
-use crate::api::{self, BundleDeployment, keys};
+use crate::api::{self, BundleDeployment, keys, selector};
 
 /// Checks the dependencies of `object` among all BundleDeployments of its namespace.
 ///
@@ -14,18 +12,21 @@ pub fn check<'a>(
     object: &BundleDeployment,
     all: impl Iterator<Item = &'a BundleDeployment> + Clone,
 ) -> Result<(), String> {
-    let mut waiting = Vec::new();
+    let (mut waiting, none) = (Vec::new(), BTreeMap::new());
     for dependency in &object.spec.depends_on {
-        let mut selector = dependency.selector.clone().unwrap_or_default();
+        let mut wanted = dependency.selector.clone().unwrap_or_default();
         if !dependency.name.is_empty() {
-            let labels = selector.match_labels.get_or_insert_default();
+            let labels = wanted.match_labels.get_or_insert_default();
             labels.insert(keys::BUNDLE_NAME.into(), dependency.name.clone());
             labels.insert(keys::BUNDLE_NAMESPACE.into(), object.label(keys::BUNDLE_NAMESPACE).into());
         } else if dependency.selector.is_none() {
             continue;
         }
         let mut found = false;
-        for other in all.clone().filter(|other| matches(&selector, other.metadata.labels.as_ref())) {
+        for other in all
+            .clone()
+            .filter(|other| selector::matches(&wanted, other.metadata.labels.as_ref().unwrap_or(&none)))
+        {
             found = true;
             let state = api::state::state(other).as_str();
             let accepted = if dependency.accepted_states.is_empty() {
@@ -40,7 +41,7 @@ pub fn check<'a>(
         if !found {
             return Err(format!(
                 "list bundledeployments: no bundles matching labels {} in namespace {}",
-                text(&selector),
+                selector::text(&wanted),
                 object.label(keys::BUNDLE_NAMESPACE)
             ));
         }
@@ -51,37 +52,6 @@ pub fn check<'a>(
         return Ok(());
     }
     Err(format!("dependent bundle(s) are not ready: [{}]", waiting.join(" ")))
-}
-
-fn matches(selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>) -> bool {
-    let empty = BTreeMap::new();
-    let labels = labels.unwrap_or(&empty);
-    let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
-    equal
-        && selector.match_expressions.iter().flatten().all(|rule| {
-            let value = labels.get(&rule.key);
-            let listed = value.is_some_and(|value| rule.values.iter().flatten().any(|one| one == value));
-            match rule.operator.as_str() {
-                "In" => listed,
-                "NotIn" => !listed,
-                "Exists" => value.is_some(),
-                "DoesNotExist" => value.is_none(),
-                _ => false,
-            }
-        })
-}
-
-fn text(selector: &LabelSelector) -> String {
-    let labels = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}"));
-    let rules = selector.match_expressions.iter().flatten().map(|rule| {
-        let values = rule.values.iter().flatten().cloned().collect::<Vec<_>>().join(",");
-        match rule.operator.as_str() {
-            "Exists" => rule.key.clone(),
-            "DoesNotExist" => format!("!{}", rule.key),
-            operator => format!("{} {} ({values})", rule.key, operator.to_lowercase()),
-        }
-    });
-    labels.chain(rules).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub(super) fn execute(replica: &mut Replica, name: &Name, effect: Effect) {
         Effect::WriteClaim { version, claim } => write_claim(replica, name, version, claim),
         Effect::Reread { after } => reread(replica, name, after),
         Effect::Verify { session, known } => verify(replica, name, session, known),
-        Effect::Start { claim, epoch, taken_over } => start(replica, name, claim, epoch, taken_over),
+        Effect::Start { claim, epoch } => start(replica, name, claim, epoch),
         Effect::Cancel { nonce } => {
             if let Some(entry) = replica.units.get(name)
                 && let Some((running, token)) = &entry.running
@@ -241,12 +241,12 @@ fn verify(replica: &Replica, name: &Name, session: SessionId, known: Epoch) {
     });
 }
 
-fn start(replica: &mut Replica, name: &Name, claim: Claim, epoch: Epoch, taken_over: bool) {
+fn start(replica: &mut Replica, name: &Name, claim: Claim, epoch: Epoch) {
     let Some(entry) = replica.units.get_mut(name) else { return };
     let Some(object) = entry.object.clone() else { return };
     let cancelled = CancellationToken::new();
     entry.running = Some((claim.nonce.clone(), cancelled.clone()));
-    let taken_over = taken_over || std::mem::take(&mut entry.sweep);
+    let taken_over = claim.unswept || std::mem::take(&mut entry.sweep);
     entry.sweeping = taken_over;
     entry.ended = None;
     let span = tracing::info_span!(

@@ -5,6 +5,7 @@
 //! true afterwards. What is decided here is only *how* to do what `protocol` says.
 
 pub mod args;
+mod around;
 mod attempt;
 mod census;
 mod checkin;
@@ -29,4 +30,5 @@ mod start;
 mod surroundings;
 mod waiting;
 
+pub use attempt::{AttemptError, Outlook, Prospect, foresee};
 pub use start::{AgentError, run};

@@ -6,9 +6,10 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::{
+    around::{self, Marks},
     context::Context,
     history,
     inbox::{Message, Name},
@@ -41,12 +42,16 @@ pub struct Monitored {
     seen: Option<(u64, String, Gate)>,
     /// Objects changed since the last look.
     dirty: bool,
+    /// The release record is to be read again.
+    reread: bool,
     /// A look is under way.
     running: bool,
     /// Not before this time.
     not_before: Time,
     /// Time itself changes the judgement then.
     look_at: Option<Time>,
+    /// What is to be put right is put right again not before this time.
+    put_right_at: Time,
 }
 
 impl Monitored {
@@ -58,6 +63,11 @@ impl Monitored {
     /// There is a reason for a look that its own state does not show.
     pub fn look_anew(&mut self) {
         self.dirty = true;
+    }
+
+    /// Somebody touched the unit: a look at everything, the release record included.
+    pub fn touched(&mut self) {
+        (self.dirty, self.reread) = (true, true);
     }
 }
 
@@ -82,6 +92,13 @@ pub enum Outcome {
     },
     /// The release record is gone: deploy again.
     RecordGone,
+    /// Something around the bundle is to be put right, under a claim. Not again before this time has passed.
+    PutRight {
+        /// What, for people.
+        what: &'static str,
+        /// How long it is left then.
+        pace: Duration,
+    },
     /// The management cluster forgot what was deployed last: a new deployment will be refused, and that is told.
     HistoryLost,
     /// Somebody wrote meanwhile, or the look failed.
@@ -106,7 +123,8 @@ impl Replica {
         let now = self.ctx.clock.now();
         let Some(entry) = self.units.get(name) else { return };
         let Some(latest) = &entry.unit.latest else { return };
-        let blocked = latest.gate == Gate::Blocked && latest.outdated && !latest.slot.is_open();
+        let gate = latest.gate.clone();
+        let blocked = gate == Gate::Blocked && latest.outdated && !latest.slot.is_open();
         let refused = refusal::applies(name, latest);
         let release = !latest.release.is_empty() && entry.unit.is_settled();
         let mine = (blocked || refused || release)
@@ -139,15 +157,19 @@ impl Replica {
         entry.monitored.dirty = false;
         entry.monitored.look_at = None;
         entry.monitored.seen = Some(state);
+        if std::mem::take(&mut entry.monitored.reread) {
+            entry.monitored.plan = None;
+        }
         let plan = entry.monitored.plan.clone();
-        let waits_for = if blocked { self.dependencies(&object).err() } else { None };
+        let rest = entry.monitored.put_right_at.saturating_sub(now);
+        let waits_for = if gate == Gate::Blocked { self.dependencies(&object).err() } else { None };
         let (ctx, outbox, name) = (self.ctx.clone(), self.outbox.clone(), name.clone());
         tokio::spawn(async move {
             let outcome = match waits_for {
                 _ if refused => refusal::tell(&ctx, &name, &object).await,
-                Some(text) => tell_blocked(&ctx, &name, &object, text).await,
+                Some(text) if blocked => tell_blocked(&ctx, &name, &object, text).await,
                 None if blocked => Outcome::Again(None),
-                None => look(&ctx, &name, &object, plan).await,
+                waits_for => look(&ctx, &name, &object, plan, waits_for, rest).await,
             };
             outbox.send(Message::Monitored { name, outcome }).await;
         });
@@ -181,6 +203,11 @@ impl Replica {
                 entry.monitored.plan = None;
                 self.feed(name, Input::Redeploy);
             }
+            Outcome::PutRight { what, pace } => {
+                info!(unit = %name, "{what}: put right");
+                entry.monitored.put_right_at = now + pace;
+                self.feed(name, Input::Redeploy);
+            }
             Outcome::HistoryLost => {
                 warn!(unit = %name, "the management cluster does not know what was deployed last: trying to deploy what it wants");
                 self.feed(name, Input::Redeploy);
@@ -204,12 +231,15 @@ impl Replica {
     }
 }
 
-/// Compares what lives with what the status says, and writes the difference.
+/// Compares what lives with what the status says, and writes the difference. `waits_for` says which dependencies are not
+/// ready, `rest` how long what is not right around the bundle is only told.
 async fn look(
     ctx: &Arc<Context>,
     name: &Name,
     object: &Arc<BundleDeployment>,
     plan: Option<Arc<Plan>>,
+    waits_for: Option<String>,
+    rest: Duration,
 ) -> Outcome {
     let Ok(_permit) = ctx.monitors.acquire().await else { return Outcome::Again(None) };
     let status = object.status.clone().unwrap_or_default();
@@ -224,12 +254,41 @@ async fn look(
     match plan::evaluate(ctx, name, object, &plan).await {
         Ok(_) if history::is_lost(ctx, object, &plan).await => Outcome::HistoryLost,
         Ok(evaluation) => {
-            let changes_in =
+            if rest.is_zero() && around::was_taken(&object.options(), &evaluation.modified) {
+                let what = "an object that another bundle gave up is missing";
+                return Outcome::PutRight { what, pace: around::REMAKE_PACE };
+            }
+            let marks = around::marks(ctx, object, &plan.release.namespace).await;
+            if rest.is_zero() && matches!(marks, Marks::Wrong) {
+                let what = "the namespace is not labelled and annotated as the bundle says";
+                return Outcome::PutRight { what, pace: around::NAMESPACE_PACE };
+            }
+            let may_not = around::objection(ctx, object, &plan.release.namespace).await;
+            let mut changes_in =
                 evaluation.changes_at.map(|moment| (moment - ctx.clock.wall()).to_std().unwrap_or_default());
             let mut fields = plan::fields(evaluation, object);
             fields.conditions.insert(0, (DEPLOYED, Ok(())));
             fields.conditions.insert(0, (INSTALLED, Ok(())));
             fields.conditions.push((MONITORED, Ok(())));
+            let mut again = |wait: Duration| changes_in = Some(changes_in.unwrap_or(wait).min(wait));
+            match marks {
+                Marks::Right => {}
+                Marks::Wrong => {
+                    around::keep_telling_marks(&mut fields, object);
+                    again(rest);
+                }
+                Marks::Unseen(text) => {
+                    around::tell_marks(&mut fields, &text);
+                    again(around::NAMESPACE_PACE);
+                }
+            }
+            if may_not.is_some() {
+                again(around::TARGET_PACE);
+            }
+            // In Fleet's order.
+            if let Some(text) = may_not.or(waits_for) {
+                around::tell_objection(&mut fields, text);
+            }
             match write(ctx, name, object, &fields).await {
                 None => Outcome::Same { plan, changes_in },
                 Some(Ok(object)) => Outcome::Written { plan: Some(plan), object, changes_in },

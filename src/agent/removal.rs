@@ -14,14 +14,18 @@ use super::{
     notes, surroundings,
 };
 use crate::{
-    api::{self, BundleDeployment, ReleaseId},
+    api::{self, BundleDeployment, ReleaseId, keys},
     downstream::{
+        Downstream,
+        accounts::AccountError,
+        copies,
         hooks::{Diary, HookError, Runner},
         kinds::Kind,
         prune,
-        release::{Guard, Phase, ReleaseError},
+        release::{Guard, Phase, Record, ReleaseError},
         removal::RemovalError,
-        uninstall::{self, UninstallError},
+        server::LiveMeta,
+        uninstall::{self, Guarded, UninstallError},
     },
     protocol::{Epoch, Gate, Nonce, Removal, SessionId, Uid},
     render::{self, HookEvent, RenderError},
@@ -52,6 +56,10 @@ pub(super) enum RemoveError {
         #[source]
         source: Box<HookError>,
     },
+    #[error("cannot tell as whom to remove it")]
+    Account(#[source] AccountError),
+    #[error("cannot remove what was copied for it")]
+    Copies(#[source] RemovalError),
     #[error("cannot look for what landed late")]
     Strays(#[source] RemovalError),
 }
@@ -81,7 +89,7 @@ pub(super) async fn remove(
             let cause = upstream::chain(&error);
             warn!(unit = name, cause, "the release is not removed yet; it is tried again");
             // Nobody is left whose status could say it.
-            if let RemoveError::Hook { .. } = error {
+            if let RemoveError::Hook { .. } | RemoveError::Account(_) = error {
                 let note = format!("bundle {name} is not removed yet (will be tried again): {cause}");
                 notes::publish(ctx, None, EventType::Warning, reason::REMOVAL_HELD, note);
             }
@@ -105,7 +113,17 @@ async fn try_remove(
     let version = object.metadata.resource_version.clone().map(Epoch);
     // None known: nothing is older.
     let before = Some(version.filter(|_| object.metadata.uid.as_deref() == Some(&uid.0)).unwrap_or_default());
-    let order = Order { name, uid, before, namespace: &namespace, release: &release, why: Why::Deleted };
+    let options = object.options();
+    let order = Order {
+        name,
+        uid,
+        before,
+        namespace: &namespace,
+        release: &release,
+        why: Why::Deleted,
+        account: &options.service_account,
+        keeps: options.keep_resources,
+    };
     carry_out(ctx, &order, dead_guard).await
 }
 
@@ -123,6 +141,10 @@ pub(super) struct Order<'a> {
     pub release: &'a str,
     /// By which right.
     pub why: Why,
+    /// The account that the BundleDeployment named at last; empty when that is not known.
+    pub account: &'a str,
+    /// The BundleDeployment said at last that its objects stay.
+    pub keeps: bool,
 }
 
 /// Why a release is removed.
@@ -215,10 +237,43 @@ pub(super) async fn carry_out(
         take_over: foreign_still || takes_over(&history, dead_guard.as_ref(), &ctx.session_id),
         history,
     };
-    let Some(guarded) = uninstall::guard(&ctx.downstream, removal).await.map_err(RemoveError::Uninstall)?
-    else {
-        return Ok(false);
+    let acting = acting(ctx, order, &removal.history).await?;
+    let mut guarded = match uninstall::guard(&acting, removal).await {
+        Ok(Some(guarded)) => guarded,
+        Ok(None) => {
+            remove_copies(ctx, order, &BTreeSet::from([uid.clone()]), order.keeps).await?;
+            return Ok(false);
+        }
+        Err(error @ UninstallError::NotOurs { .. }) => {
+            // The release is another's; what was copied before that was noticed is not.
+            remove_copies(ctx, order, &BTreeSet::from([uid.clone()]), order.keeps).await?;
+            return Err(RemoveError::Uninstall(error));
+        }
+        Err(error) => return Err(RemoveError::Uninstall(error)),
     };
+    let ended = dismantle(ctx, order, &acting, &guarded, newest).await;
+    if let Err(error) = &ended
+        && !matches!(error, RemoveError::Overtaken)
+        && let Err(error) = guarded.give_up(&acting).await
+    {
+        info!(
+            unit = name,
+            cause = upstream::chain(&error),
+            "the record still says that this replica removes it"
+        );
+    }
+    ended.map(|()| true)
+}
+
+/// Everything under the guard: hooks, objects, records, and what landed late.
+async fn dismantle(
+    ctx: &Arc<Context>,
+    order: &Order<'_>,
+    acting: &Downstream,
+    guarded: &Guarded,
+    newest: Option<u32>,
+) -> Result<(), RemoveError> {
+    let (name, uid) = (order.name, order.uid);
     let again =
         ctx.downstream.store.history(order.namespace, order.release).await.map_err(RemoveError::Release)?;
     if again.last().map(|record| record.revision) != newest {
@@ -241,21 +296,58 @@ pub(super) async fn carry_out(
         stored_hooks(ctx, guarded.hooks()).await.map_err(RemoveError::Manifest)?
     };
     let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
-    let runner = Runner::removing(&ctx.downstream, &never, (order.namespace, &hash), guarded.stamp());
+    let runner = Runner::removing(&acting, &never, (order.namespace, &hash), guarded.stamp());
     let run = async |event: HookEvent| {
         let ran = runner.run(&hooks, event, &mut Unwritten).await;
         ran.map_err(|source| RemoveError::Hook { event: event.as_str(), source: Box::new(source) })
     };
     run(HookEvent::PreDelete).await?;
-    guarded.remove(&ctx.downstream, &objects, &never).await.map_err(RemoveError::Uninstall)?;
+    guarded.remove(&acting, &objects, &never).await.map_err(RemoveError::Uninstall)?;
     run(HookEvent::PostDelete).await?;
-    guarded.forget(&ctx.downstream).await.map_err(RemoveError::Uninstall)?;
+    // Before the record goes, so that a removal cut short is found again.
+    remove_copies(ctx, order, &uids, keeps).await?;
+    guarded.forget(&acting).await.map_err(RemoveError::Uninstall)?;
     // Of one that moved, the same label and uid are on what it has now.
     if !keeps && order.why != Why::Moved && !uid.0.is_empty() {
         sweep(ctx, &kinds, &hash, &uids, &never).await?;
         sweep_later(ctx.clone(), name.to_owned(), kinds, hash, uids);
     }
-    Ok(true)
+    Ok(())
+}
+
+/// This cluster as the account sees it that the release was made as: its record says it. A record that says nothing is
+/// no way around the account that the BundleDeployment named.
+async fn acting(ctx: &Context, order: &Order<'_>, history: &[Record]) -> Result<Downstream, RemoveError> {
+    let newest = history.iter().rev().find_map(|record| record.release.as_ref().ok());
+    // Nothing is written as anybody where nothing is read.
+    let Some(newest) = newest else { return Ok(ctx.downstream.clone()) };
+    let recorded = newest.chart_annotation(keys::SERVICE_ACCOUNT).unwrap_or_default();
+    let account = if recorded.is_empty() { order.account } else { recorded };
+    ctx.accounts.acting(&ctx.downstream, account).await.map_err(RemoveError::Account)
+}
+
+/// Removes what was copied for the bundle. Copies made by Fleet's agent carry no stamp: those in the release's namespace
+/// are its.
+async fn remove_copies(
+    ctx: &Context,
+    order: &Order<'_>,
+    uids: &BTreeSet<Uid>,
+    keeps: bool,
+) -> Result<(), RemoveError> {
+    if keeps {
+        return Ok(());
+    }
+    let ours = |live: &LiveMeta| match live.stamp() {
+        // Of one that moved, those elsewhere are what it has now.
+        _ if order.why == Why::Moved && live.namespace != order.namespace => false,
+        Some(stamp) => uids.contains(&stamp.uid),
+        None => live.namespace == order.namespace,
+    };
+    let removed = copies::remove(&ctx.downstream, order.name, &ours).await.map_err(RemoveError::Copies)?;
+    if removed > 0 {
+        info!(unit = order.name, removed, "copies of resources of the management cluster removed");
+    }
+    Ok(())
 }
 
 /// A release that goes needs no record of its last hooks.
@@ -269,14 +361,10 @@ impl Diary for Unwritten {
     }
 }
 
-/// Whether the guard found is a dead session's, or an earlier try of this very session.
-fn takes_over(
-    history: &[crate::downstream::release::Record],
-    dead: Option<&SessionId>,
-    own: &SessionId,
-) -> bool {
+/// Whether the guard found is a dead session's or nobody's, or an earlier try of this very session.
+fn takes_over(history: &[Record], dead: Option<&SessionId>, own: &SessionId) -> bool {
     let found = history.last().and_then(|record| record.guard());
-    found.is_some_and(|guard| Some(&guard.session) == dead || guard.session == *own)
+    found.is_some_and(|guard| guard.is_given_up() || Some(&guard.session) == dead || guard.session == *own)
 }
 
 fn place(name: &str, object: &BundleDeployment) -> (String, String) {
@@ -301,6 +389,10 @@ fn sweep_later(ctx: Arc<Context>, name: String, kinds: Vec<Arc<Kind>>, hash: Str
         tokio::time::sleep(ctx.protocol.ttl + ctx.downstream.server.timeout()).await;
         if let Err(error) = sweep(&ctx, &kinds, &hash, &uids, &CancellationToken::new()).await {
             warn!(unit = name, cause = upstream::chain(&error), "cannot look for objects that landed late");
+        }
+        let ours = |live: &LiveMeta| live.stamp().is_some_and(|stamp| uids.contains(&stamp.uid));
+        if let Err(error) = copies::remove(&ctx.downstream, &name, &ours).await {
+            warn!(unit = name, cause = upstream::chain(&error), "cannot look for copies that landed late");
         }
         tell_held(&ctx, &name, &kinds, &hash, &uids).await;
     });
@@ -361,8 +453,16 @@ mod tests {
     #[test]
     fn a_bundledeployment_that_is_there_takes_the_right_away() {
         let (uid, other) = (Uid("u".into()), Uid("old".into()));
-        let order =
-            |why, uid, namespace| Order { name: "web", uid, before: None, namespace, release: "web", why };
+        let order = |why, uid, namespace| Order {
+            name: "web",
+            uid,
+            before: None,
+            namespace,
+            release: "web",
+            why,
+            account: "",
+            keeps: false,
+        };
         let live = bd(|_| {});
         let stands = |order: Order<'_>, live: Option<&BundleDeployment>| order.why.stands(&order, live);
         // It was deleted and is not: its event was one of a cache that lags.

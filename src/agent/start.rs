@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use super::{
     args::AgentArgs,
+    checkin,
     context::Context,
     patience::{self, until_it_passes},
     replica::Replica,
@@ -22,6 +23,7 @@ use super::{
 use crate::{
     downstream::{
         Downstream,
+        accounts::Accounts,
         fleet_lease::{self, FleetLease},
         live::LiveStore,
         session::{SessionConfig, SessionError, SessionLease, Sweeper, watch_pods, watch_sessions},
@@ -95,6 +97,8 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         "watch",
         fleet_lease::NAME,
     ]);
+    // Nothing is owed yet.
+    health.set(checkin::PART, Ok(()));
     let stop = CancellationToken::new();
     let addresses = Addresses { metrics: &args.metrics_address, probes: &args.probe_address };
     probes::serve(addresses, health.clone(), metrics.clone(), stop.clone())
@@ -180,6 +184,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         cluster,
         checkin_interval: args.checkin_interval,
         downstream,
+        accounts: Accounts::new(&args.namespace),
         live: LiveStore::new(client.clone(), errors.clone(), surroundings::wall),
         sources: Sources::new(engine.clone()),
         engine,

@@ -43,3 +43,5 @@ pub const AGENT_NAMESPACE: &str = "fleet.cattle.io/agent-namespace";
 pub const SERVICE_ACCOUNT: &str = "fleet.cattle.io/service-account";
 /// Annotation of a release's chart: whether objects stay when the bundle goes.
 pub const KEEP_RESOURCES: &str = "fleet.cattle.io/keep-resources";
+/// Label of a copied Secret or ConfigMap: the name of the BundleDeployment it was copied for.
+pub const BUNDLE_DEPLOYMENT: &str = "fleet.cattle.io/bundledeployment";

@@ -17,6 +17,7 @@ pub mod manifest;
 pub mod names;
 mod optional;
 mod options;
+pub mod selector;
 pub mod state;
 mod summary;
 mod target;

@@ -13,8 +13,11 @@ use super::{
     apply::ApplyVerb,
     claims::{QuarantineVerb, ReleaseVerb, RetryVerb},
     delete::DeleteVerb,
+    doctor::DoctorVerb,
     get::GetVerb,
+    man::ManVerb,
     ready::ReadyVerb,
+    register::RegisterVerb,
     reset::ResetVerb,
 };
 use crate::{agent::args::AgentArgs, api::duration, controller::args::ControllerArgs};
@@ -56,10 +59,21 @@ pub enum Verb {
     Quarantine(QuarantineVerb),
     /// Set stamps back that a restored management cluster cannot reach.
     Reset(ResetVerb),
+    /// Register a cluster without a controller, exchange its token, or take its access away.
+    Register(RegisterVerb),
+    /// Check an agent's rights, registration and surroundings, and say how to mend what is wrong.
+    Doctor(DoctorVerb),
     /// Ask a replica of the agent or the controller whether it is ready.
     Ready(ReadyVerb),
     /// Print the custom resource definitions.
     Crds,
+    /// Print a script with which a shell completes flotilla's arguments.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a folder.
+    Man(ManVerb),
     /// Print the version.
     Version,
 }

@@ -105,6 +105,7 @@ impl Edit {
                     by: before.map_or_else(Vec::new, |claim| claim.by.clone()),
                     budget: 0,
                     deployment: bd.spec.deployment_id.clone(),
+                    unswept: slot.is_unswept(),
                     retry_in: None,
                     cause: Some(cause.clone()),
                     unknown: before.map_or_else(Vec::new, |claim| claim.unknown.clone()),

@@ -52,7 +52,11 @@ impl ClusterFlags {
         })
     }
 
-    /// None: no file named and none in the usual places.
+    /// The kubeconfig as it is; `None`: no file named and none in the usual places.
+    pub fn kubeconfig(&self) -> Result<Option<Kubeconfig>, CliError> {
+        self.load()
+    }
+
     fn load(&self) -> Result<Option<Kubeconfig>, CliError> {
         use kube::config::KubeconfigError::{FindPath, ReadConfig};
         let failed = |error| CliError::Kubeconfig(Box::new(error));

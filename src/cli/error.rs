@@ -27,6 +27,15 @@ pub enum CliError {
         #[source]
         source: io::Error,
     },
+    /// A file cannot be written.
+    #[error("write {path}")]
+    Write {
+        /// Which.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// Not YAML (or JSON).
     #[error("parse {what}")]
     Yaml {

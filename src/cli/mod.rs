@@ -10,17 +10,22 @@ pub mod args;
 mod claim_edit;
 pub mod claims;
 pub mod cluster;
+mod completion;
 mod controller;
 mod crds;
 pub mod delete;
+pub mod doctor;
 pub mod error;
 mod files;
 mod fleet_yaml;
 pub mod get;
 mod glob;
+pub mod man;
 pub mod output;
 pub mod plan;
 pub mod ready;
+pub mod register;
+mod register_print;
 pub mod reset;
 #[cfg(test)]
 mod scripted;
@@ -70,8 +75,12 @@ fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Release(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Quarantine(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Reset(verb) => short(reset::run(&verb, out, &warn, &mut entropy, now())),
+        Verb::Register(verb) => short(register::run(&verb, out, &warn, entropy())),
+        Verb::Doctor(verb) => short(doctor::run(&verb, out, &now)),
         Verb::Ready(verb) => short(ready::run(&verb, out)),
         Verb::Crds => crds::run(out),
+        Verb::Completion { shell } => completion::run(shell, out),
+        Verb::Man(verb) => man::run(&verb),
         Verb::Version => version::run(out),
     }
 }

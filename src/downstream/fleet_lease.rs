@@ -30,7 +30,7 @@ use crate::{
 /// Its name.
 pub const NAME: &str = "fleet-agent";
 /// Start of the holder's identity while it is one of this agent's replicas. No pod's name has a slash.
-const OURS: &str = "flotilla/";
+pub const OURS: &str = "flotilla/";
 /// What Fleet's chart sets, in seconds: a Fleet agent waits this long for a holder that is silent.
 const DURATION: i32 = 30;
 /// Between renewals.

@@ -4,14 +4,17 @@
 //! Every write carries its precondition (create-only, or uid and resourceVersion of what was read) and passes the
 //! [`fence`]: a frozen replica can never overwrite newer work. Nothing here decides *whether* to deploy.
 
+pub mod accounts;
 pub mod apply;
 pub mod completion;
+pub mod copies;
 pub mod fence;
 pub mod fleet_lease;
 pub mod hooks;
 pub mod kinds;
 pub mod live;
 pub mod lookup;
+pub mod namespace;
 pub mod objects;
 pub mod prune;
 pub mod references;
@@ -38,8 +41,10 @@ use self::{
 /// Everything that work on one downstream cluster under one identity needs.
 #[derive(Clone)]
 pub struct Downstream {
-    /// Requests.
+    /// Requests, as the identity of the deployment.
     pub server: Server,
+    /// Requests as the agent itself: for what no account of a deployment needs rights for.
+    pub agent: Server,
     /// What the server serves.
     pub kinds: KindCache,
     /// Release records.
@@ -53,12 +58,20 @@ impl Downstream {
     /// with somebody else.
     pub fn new(client: Client, timeout: Duration, clock: Clock) -> Self {
         let server = Server::new(client, timeout);
-        Self { kinds: KindCache::new(server.clone()), store: Store::new(server.clone(), clock), server }
+        Self {
+            kinds: KindCache::new(server.clone()),
+            store: Store::new(server.clone(), clock),
+            agent: server.clone(),
+            server,
+        }
     }
 
-    /// The same cluster under another identity (an impersonated account); kinds are shared.
-    pub fn with_client(&self, client: Client, clock: Clock) -> Self {
-        let server = Server::new(client, self.server.timeout());
-        Self { kinds: self.kinds.clone(), store: Store::new(server.clone(), clock), server }
+    /// The same cluster as this user sees it: objects, hooks, look-ups and release records are written as that user.
+    /// What is served, the history of releases and what labels find are read by the agent itself, and watched by it.
+    /// `None` when no header can hold the name.
+    pub fn acting_as(&self, user: &str) -> Option<Self> {
+        let server = self.server.acting_as(user)?;
+        let store = self.store.written_through(server.clone());
+        Some(Self { server, store, ..self.clone() })
     }
 }

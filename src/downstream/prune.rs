@@ -179,12 +179,11 @@ async fn labelled(ctx: &Downstream, kind: &Arc<Kind>, hash: &str) -> Result<Vec<
     push_segment(&mut path, keys::HASH_LABEL);
     path.push_str("%3D");
     push_segment(&mut path, hash);
-    match ctx.server.metadata_list(&path).await {
+    match ctx.agent.metadata_list(&path).await {
         Ok(found) => Ok(found),
         // The kind went away, and its objects with it; or it is none whose objects are kept, such as a review.
-        Err(error) if error.is_not_found() || error.status().is_some_and(|status| status.code == 405) => {
-            Ok(Vec::new())
-        }
+        // A CRD that was just removed answers with a plain page, which has no reason.
+        Err(error) if error.status().is_some_and(|status| matches!(status.code, 404 | 405)) => Ok(Vec::new()),
         Err(source) => Err(RemovalError::Refused { object: kind.to_string(), source }),
     }
 }

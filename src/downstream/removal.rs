@@ -154,7 +154,8 @@ pub(super) async fn remove_one(
 ) -> Result<(Fate, Option<Gone>), RemovalError> {
     let object = || place.to_string();
     for _ in 0..ROUNDS {
-        let read = ctx.server.metadata(&place.path()).await;
+        // By the agent: an account that may not see an object must not keep a bundle that never had it from going on.
+        let read = ctx.agent.metadata(&place.path()).await;
         let Some(live) = read.map_err(|source| RemovalError::Refused { object: object(), source })? else {
             return Ok((Fate::Missing, None));
         };

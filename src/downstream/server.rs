@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Method, Request, header};
+use http::{HeaderValue, Method, Request, header};
 use kube::{Client, core::Status};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
@@ -26,12 +26,16 @@ const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8
 /// The same for a list.
 const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const JSON: &str = "application/json";
+/// Says as whom the API server is to take a request.
+const IMPERSONATE: &str = "impersonate-user";
 
 /// The downstream API server, and how long to wait for each of its answers.
 #[derive(Clone)]
 pub struct Server {
     client: Client,
     timeout: Duration,
+    /// As whom every request is made; `None`: as the agent itself.
+    user: Option<HeaderValue>,
 }
 
 /// What an accepted delete did.
@@ -68,10 +72,24 @@ struct Preconditions<'a> {
 impl Server {
     /// A server behind `client`; every call waits for at most `timeout`.
     pub fn new(client: Client, timeout: Duration) -> Self {
-        Self { client, timeout }
+        Self { client, timeout, user: None }
     }
 
-    /// The client, for watches.
+    /// The same server, asked as this user; `None` when no header can hold the name.
+    ///
+    /// The header works with whatever credentials the client has, inside the cluster and outside. The API server itself
+    /// adds the groups of a service account.
+    pub fn acting_as(&self, user: &str) -> Option<Self> {
+        let user = HeaderValue::from_str(user).ok()?;
+        Some(Self { user: Some(user), ..self.clone() })
+    }
+
+    /// Whether requests are made as somebody else than the agent.
+    pub fn acts_as_another(&self) -> bool {
+        self.user.is_some()
+    }
+
+    /// The client, for watches. Always the agent itself, whoever the requests are made as.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -150,7 +168,10 @@ impl Server {
 
     /// Sends it; an overloaded server is asked again when it says so, within the same time limit. It has not begun to
     /// carry out what it turns away like that, so that this is no blind repetition.
-    async fn send<T: DeserializeOwned>(&self, request: Request<Vec<u8>>) -> Result<T, RequestError> {
+    async fn send<T: DeserializeOwned>(&self, mut request: Request<Vec<u8>>) -> Result<T, RequestError> {
+        if let Some(user) = &self.user {
+            request.headers_mut().insert(IMPERSONATE, user.clone());
+        }
         let deadline = Instant::now() + self.timeout;
         let mut tries = 0;
         loop {
@@ -195,7 +216,7 @@ fn request(
 }
 
 /// Appends one segment of a path, escaped.
-pub(super) fn push_segment(path: &mut String, segment: &str) {
+pub(crate) fn push_segment(path: &mut String, segment: &str) {
     for byte in segment.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~:@!$&'()*+,;=".contains(&byte) {
             path.push(byte as char);

@@ -36,7 +36,7 @@ const HOLDER: &str = "flotilla.fleet/holder";
 /// Annotation: uid of the Pod the replica runs in.
 const POD_UID: &str = "flotilla.fleet/pod-uid";
 /// Annotation: the replica's version.
-const VERSION: &str = "flotilla.fleet/version";
+pub const VERSION: &str = "flotilla.fleet/version";
 /// Annotation: how many replicas it believed alive at the last renewal, itself included.
 const REPLICAS: &str = "flotilla.fleet/replicas";
 /// Annotation: free worker slots at the last renewal.

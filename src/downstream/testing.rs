@@ -189,5 +189,5 @@ pub(crate) fn context(server: Server) -> Downstream {
     ] {
         kinds.learn(api_version, kind, plural, namespaced);
     }
-    Downstream { server, kinds, store }
+    Downstream { agent: server.clone(), server, kinds, store }
 }

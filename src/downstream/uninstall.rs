@@ -187,8 +187,17 @@ impl Guarded {
         remove_listed(ctx, right, &self.namespace, objects, &judge).await.map_err(UninstallError::Object)
     }
 
+    /// Says on the record that the removal failed and has ended here, so that nobody waits for this replica: neither
+    /// another that removes nor, if the BundleDeployment is made anew, its deployment.
+    pub async fn give_up(&mut self, ctx: &Downstream) -> Result<(), UninstallError> {
+        let Some(newest) = self.history.last_mut() else { return Ok(()) };
+        let Some(guard) = newest.guard() else { return Ok(()) };
+        let left = Guard::given_up(guard.nonce);
+        ctx.store.update(newest, None, Some(&left)).await.map_err(lost)
+    }
+
     /// Deletes the records, the guarded one last, so that a removal cut short is found again.
-    pub async fn forget(self, ctx: &Downstream) -> Result<(), UninstallError> {
+    pub async fn forget(&self, ctx: &Downstream) -> Result<(), UninstallError> {
         for record in &self.history {
             ctx.store.delete(record).await.map_err(lost)?;
         }
@@ -291,6 +300,21 @@ mod tests {
         let removed = guarded.remove(&ctx, &[config_map()], &CancellationToken::new()).await.unwrap();
         assert_eq!(removed[0].fate, Fate::Deleted);
         guarded.forget(&ctx).await.unwrap();
+        script.finished().await;
+    }
+
+    #[tokio::test]
+    async fn a_removal_that_failed_says_on_the_record_that_nobody_is_at_it() {
+        let left = Exchange::put(&secret_path(2)).expecting(|sent| {
+            let guard = sent["metadata"]["annotations"][keys::GUARD_ANNOTATION].as_str().unwrap();
+            assert!(Guard::parse(guard).unwrap().is_given_up());
+            assert_eq!(sent["metadata"]["labels"]["status"], "uninstalling");
+            assert_eq!(sent["metadata"]["resourceVersion"], "600");
+        });
+        let (server, script) = scripted(vec![guards("102"), left.stores("uid", "601")]);
+        let ctx = context(server);
+        let mut guarded = guard(&ctx, removal(&"u".into(), two())).await.unwrap().unwrap();
+        guarded.give_up(&ctx).await.unwrap();
         script.finished().await;
     }
 

@@ -29,7 +29,7 @@ pub(super) fn written(unit: &mut Unit, snapshot: Snapshot, env: &Env<'_>, effect
 
 /// The claim stands: it was answered, or read back by its nonce. Its version is the epoch.
 pub(super) fn won(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect>) {
-    let Work::Claiming { claim, over, since, .. } = std::mem::take(&mut unit.work) else { return };
+    let Work::Claiming { claim, since, .. } = std::mem::take(&mut unit.work) else { return };
     unit.own = unit.own.clone().max(at.version.clone());
     unit.wanted = None;
     if claim.state == ClaimState::Quarantined {
@@ -41,13 +41,7 @@ pub(super) fn won(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut V
         return;
     }
     effects.push(Effect::Note(Note::Won { attempt: claim.attempt }));
-    // What is not idle and was not ended by its holder may have left writes on their way.
-    let taken_over = match &over {
-        ClaimSlot::Empty => false,
-        ClaimSlot::Claim(held) => held.state.is_open() || held.state == ClaimState::Expired,
-        ClaimSlot::Unreadable { .. } => true,
-    };
-    run::start(unit, claim, at, since, taken_over, env, effects);
+    run::start(unit, claim, at, since, env, effects);
 }
 
 /// A live read while a claim is not answered or was refused: decide whether to send it again.
@@ -125,7 +119,7 @@ pub(super) fn read_failed(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effe
 }
 
 /// The write on its way was refused or is unclear: counts the try and returns the count.
-fn unanswered(unit: &mut Unit) -> Option<u32> {
+pub(super) fn unanswered(unit: &mut Unit) -> Option<u32> {
     match &mut unit.work {
         Work::Claiming { tries, sent, .. } | Work::Finishing { tries, sent, .. } => {
             *sent = false;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The claim: one condition of type `InProgress`, with a message that people can read and replicas parse strictly.
 //!
-//! Message: `v1 holder=… session=… nonce=… attempt=… lost=… by=… budget=… deployment=… [retryIn=…] [cause=…]`.
+//! Message: `v1 holder=… session=… nonce=… attempt=… lost=… by=… budget=… deployment=… [unswept=true] [retryIn=…]
+//! [cause=…]`.
 //! Words are separated by one blank; `cause=` is the last one and takes the rest of the line. Words this version
 //! does not know are kept. Another version word makes it somebody else's claim.
 
@@ -80,6 +81,8 @@ pub struct Claim {
     pub budget: u64,
     /// The deployment id worked on.
     pub deployment: String,
+    /// A former holder may have left objects behind, and no deployment since has looked for them.
+    pub unswept: bool,
     /// Seconds until the next attempt, counted likewise.
     pub retry_in: Option<u64>,
     /// Why, for people.
@@ -107,6 +110,9 @@ impl Claim {
             self.budget,
             self.deployment
         );
+        if self.unswept {
+            text.push_str(" unswept=true");
+        }
         for (key, value) in &self.unknown {
             text.push_str(&format!(" {key}={value}"));
         }
@@ -134,6 +140,7 @@ impl Claim {
             by: Vec::new(),
             budget: 0,
             deployment: String::new(),
+            unswept: false,
             retry_in: None,
             cause: None,
             unknown: Vec::new(),
@@ -160,6 +167,7 @@ impl Claim {
                 "by" => claim.by = value.split(',').filter(|id| !id.is_empty()).map(str::to_owned).collect(),
                 "budget" => claim.budget = value.parse().ok()?,
                 "deployment" => claim.deployment = filled(value)?.to_owned(),
+                "unswept" => claim.unswept = value.parse().ok()?,
                 "retryIn" => claim.retry_in = Some(value.parse().ok()?),
                 _ => claim.unknown.push((filled(key)?.to_owned(), value.to_owned())),
             }
@@ -186,6 +194,7 @@ impl Claim {
             by: Vec::new(),
             budget: 0,
             deployment: UNKNOWN.to_owned(),
+            unswept: true,
             retry_in: None,
             cause: Some(one_line(&format!("a claim that cannot be read stood unchanged: {text}"))),
             unknown: Vec::new(),
@@ -259,6 +268,16 @@ impl ClaimSlot {
         self.claim().is_some_and(|claim| claim.state.is_open() && claim.nonce == *nonce)
     }
 
+    /// Whether who stood here may have left objects behind that only a look for strays finds: it vanished, was told to go,
+    /// or says so of one before it. A failure is told by a holder whose requests have ended.
+    pub fn is_unswept(&self) -> bool {
+        match self {
+            Self::Empty => false,
+            Self::Claim(claim) => claim.unswept || claim.state != ClaimState::BackingOff,
+            Self::Unreadable { .. } => true,
+        }
+    }
+
     /// Whether anybody may be at work.
     pub fn is_open(&self) -> bool {
         match self {
@@ -297,6 +316,7 @@ mod tests {
             by: vec!["aaaaaaaa".into()],
             budget: 600,
             deployment: "s-1:2".into(),
+            unswept: false,
             retry_in: None,
             cause: None,
             unknown: Vec::new(),
@@ -312,6 +332,7 @@ mod tests {
         claim.retry_in = Some(5);
         claim.cause = Some("cannot apply x: a=b c".into());
         claim.unknown = vec![("colour".into(), "blue".into())];
+        claim.unswept = true;
         let back = Claim::parse(claim.status(), claim.state.reason(), &claim.message());
         assert_eq!(back, Some(claim));
     }
@@ -336,6 +357,7 @@ mod tests {
             ("True", "Claimed", good.replace("nonce=00c0ffee", "nonce=")),
             ("True", "Claimed", good.replace(" lost=1", "  lost=1")),
             ("True", "Claimed", format!("{good} lost=2")),
+            ("True", "Claimed", format!("{good} unswept=maybe")),
             ("True", "Claimed", "upgrading".into()),
         ] {
             let slot = ClaimSlot::parse(status, reason, &message);

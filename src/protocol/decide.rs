@@ -20,8 +20,8 @@ pub(super) fn decide(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) 
     if unit.stopping.is_some() {
         return; // its end is awaited first: one run at a time
     }
-    if latest.version == Epoch::default() {
-        return; // of before a restore: the list that was asked for says what stands now
+    if is_of_before_a_restore(&latest) {
+        return;
     }
     if !may_claim(&latest, unit.redeploy) || env.draining {
         unit.wanted = None; // S10: paused, off schedule, blocked or done is never claimed
@@ -45,6 +45,11 @@ pub(super) fn decide(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) 
         }
         ClaimSlot::Claim(claim) => on_claim(unit, &latest, claim, &observed, env, effects),
     }
+}
+
+/// The list that was asked for says what stands now.
+fn is_of_before_a_restore(latest: &Snapshot) -> bool {
+    latest.version == Epoch::default()
 }
 
 /// How the next claim continues the record of the last one.
@@ -143,7 +148,7 @@ fn on_open_claim(
 /// Replaces an open claim that nobody stands behind any more, in preference order.
 pub(super) fn take_over(unit: &mut Unit, reason: TakeoverReason, env: &Env<'_>, effects: &mut Vec<Effect>) {
     let Some(latest) = unit.latest.clone() else { return };
-    if !may_claim(&latest, unit.redeploy) || env.draining {
+    if !may_claim(&latest, unit.redeploy) || env.draining || is_of_before_a_restore(&latest) {
         return;
     }
     unit.work = Work::Idle;
@@ -183,6 +188,7 @@ fn claim_when_due(
         return;
     }
     let mut claim = fresh(env, latest, ClaimState::Claimed);
+    claim.unswept = latest.slot.is_unswept();
     claim.attempt = next.attempt;
     claim.lost = next.lost;
     claim.by = next.by;
@@ -227,6 +233,7 @@ pub(super) fn fresh(env: &Env<'_>, latest: &Snapshot, state: ClaimState) -> Clai
         by: Vec::new(),
         budget: env.config.claim_timeout.as_secs(),
         deployment: latest.deployment.clone(),
+        unswept: false,
         retry_in: None,
         cause: None,
         unknown: Vec::new(),

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{
-    Effect, Env, Life, Note, Removal, SessionId, Uid, Unit, Work, backoff,
-    run::cancel,
+    Effect, Env, Life, Note, Removal, SessionId, Uid, Unit, Work, answers, backoff,
+    run::{self, cancel},
     step::{forget, wake_at},
 };
 
@@ -149,7 +149,12 @@ pub(super) fn absent(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) 
                 effects.push(Effect::Reread { after: backoff::before_retry(3, env.entropy) });
             }
         }
-        Work::Running { .. } => cancel(unit, effects),
+        Work::Running { .. } => {
+            cancel(unit, effects);
+            // If this answers the step into a wait, no other answer comes.
+            answers::unanswered(unit);
+            run::ended_meanwhile(unit, env, effects);
+        }
         Work::Removing { .. } => {}
     }
 }

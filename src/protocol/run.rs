@@ -18,7 +18,6 @@ pub(super) fn start(
     claim: Claim,
     at: &Snapshot,
     since: Time,
-    taken_over: bool,
     env: &Env<'_>,
     effects: &mut Vec<Effect>,
 ) {
@@ -29,7 +28,7 @@ pub(super) fn start(
         let end = End::Release(Some(given_up(&claim)));
         return send_finish(unit, claim, end, version, String::new(), env, effects);
     }
-    effects.push(Effect::Start { claim: claim.clone(), epoch: epoch.clone(), taken_over });
+    effects.push(Effect::Start { claim: claim.clone(), epoch: epoch.clone() });
     let deadline = since.saturating_add(Duration::from_secs(claim.budget));
     unit.work = Work::Running {
         claim,
@@ -99,7 +98,11 @@ pub(super) fn news(unit: &mut Unit, latest: &Snapshot, live: bool, env: &Env<'_>
         return;
     }
     entered(unit, latest, env, effects);
-    let Work::Running { entering: Some(entering), version, ended: None, .. } = &mut unit.work else { return };
+    let Work::Running { entering: Some(entering), version, cancelled: false, ended: None, .. } =
+        &mut unit.work
+    else {
+        return;
+    };
     if live && !entering.sent {
         entering.sent = true;
         effects.push(Effect::WriteClaim { version: version.clone(), claim: entering.claim.clone() });
@@ -202,7 +205,7 @@ fn send(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) {
             && may_claim(latest, unit.redeploy)
             && !env.draining;
         if !still {
-            *end = replacement(claim, latest, unit.redeploy, env);
+            *end = replacement(claim, result, latest, unit.redeploy, env);
             *since = env.now;
         }
     } else {
@@ -256,8 +259,7 @@ fn ended(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect
     let Work::Finishing { claim, end, since, .. } = std::mem::take(&mut unit.work) else { return };
     match end {
         End::Replace(next) => {
-            let over = ClaimSlot::Empty; // the earlier run ended by itself
-            unit.work = Work::Claiming { claim: next, over, since, tries: 0, sent: false };
+            unit.work = Work::Claiming { claim: next, over: ClaimSlot::Empty, since, tries: 0, sent: false };
             won(unit, at, env, effects);
         }
         End::Deployed | End::Permanent => {
@@ -274,12 +276,13 @@ fn ended(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect
 }
 
 /// The deployment id moved on under our claim: a fresh claim on the new one, or the mark of the old one.
-fn replacement(claim: &Claim, latest: &Snapshot, redeploy: bool, env: &Env<'_>) -> End {
+fn replacement(claim: &Claim, result: &End, latest: &Snapshot, redeploy: bool, env: &Env<'_>) -> End {
     if env.draining || !may_claim(latest, redeploy) {
         return End::Release(Some(given_up(claim)));
     }
     let mut next = decide::fresh(env, latest, ClaimState::Claimed);
     next.unknown.clone_from(&claim.unknown);
+    next.unswept = claim.unswept && *result != End::Deployed;
     End::Replace(next)
 }
 

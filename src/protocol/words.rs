@@ -130,14 +130,12 @@ pub enum Effect {
         /// The Lease's version when last seen; empty when never seen.
         known: Epoch,
     },
-    /// Run the deployment under this claim.
+    /// Run the deployment under this claim; if it is `unswept`, with a look for strays.
     Start {
         /// The claim.
         claim: Claim,
         /// Its epoch.
         epoch: Epoch,
-        /// A session lost it before.
-        taken_over: bool,
     },
     /// Stop the running deployment at the next safe point; it answers with `Done`.
     Cancel {

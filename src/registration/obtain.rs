@@ -36,14 +36,20 @@ const CALL_SECONDS: u32 = 60;
 /// better token, for better credentials; the readiness part and an Event say for what.
 pub async fn obtain(local: &Client, settings: &Settings) -> Result<Registration, RegistrationError> {
     let mut changes: Option<stream::BoxStream<'static, ()>> = None;
-    let mut told = String::new();
+    let (mut told, mut looked) = (String::new(), false);
     loop {
         let (cause, kind) = match attempt(local, settings).await {
             Ok(Some(registration)) => {
                 settings.well();
                 return Ok(registration);
             }
-            Ok(None) => continue,
+            Ok(None) => {
+                // The second flow in a row that left nothing to use: somebody else is at work on the Secret.
+                if std::mem::replace(&mut looked, true) {
+                    tokio::time::sleep(settings.poll).await;
+                }
+                continue;
+            }
             Err(error @ RegistrationError::Managed(_)) => (chain(&error), reason::REGISTRATION_FAILED),
             Err(error @ RegistrationError::Refused { .. }) => (chain(&error), reason::CREDENTIALS_REFUSED),
             Err(error) => return Err(error),

@@ -31,6 +31,12 @@ impl Server {
             query: parts.uri.query().unwrap_or_default().to_owned(),
             uri: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
             body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+            user: parts
+                .headers
+                .get("impersonate-user")
+                .and_then(|user| user.to_str().ok())
+                .unwrap_or_default()
+                .to_owned(),
             reply,
         })
     }
@@ -44,6 +50,8 @@ pub(crate) struct Call {
     /// Path and query as sent.
     pub uri: String,
     pub body: Value,
+    /// As whom it is made; empty for the client itself.
+    pub user: String,
     reply: SendResponse<Response<Body>>,
 }
 

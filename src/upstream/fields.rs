@@ -26,6 +26,8 @@ pub struct Fields {
     pub release: Option<String>,
     /// `syncGeneration`.
     pub sync_generation: Option<i64>,
+    /// `downstreamResourcesGeneration`.
+    pub copied: Option<i64>,
     /// The monitored part; all of it or nothing.
     pub observed: Option<ObservedFields>,
     /// Conditions to set, in this order.
@@ -63,6 +65,9 @@ impl Fields {
         }
         if self.sync_generation.is_some() {
             after.sync_generation = self.sync_generation;
+        }
+        if let Some(copied) = self.copied {
+            after.downstream_resources_generation = copied;
         }
         if let Some(observed) = &self.observed {
             after.ready = observed.ready;

@@ -5,6 +5,7 @@
 
 mod checkin;
 mod connect;
+mod copied;
 pub mod fields;
 mod healed;
 mod link;

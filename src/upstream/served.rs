@@ -118,6 +118,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_one_live_list_does_not_name_is_gone() {
+        let uids = |uids: &[&str]| uids.iter().map(|uid| Uid((*uid).into())).collect::<BTreeSet<_>>();
+        let (client, mut server) = scripted::client();
+        let upstream = Upstream::with_client(client, "c1".into());
+        assert_eq!(upstream.gone(uids(&[])).await.unwrap(), uids(&[]), "nothing is asked for nothing");
+
+        let asked = tokio::spawn(async move {
+            let gone = upstream.gone(uids(&["u1", "u2"])).await;
+            (gone, upstream.gone(uids(&["u1"])).await)
+        });
+        let call = server.next().await;
+        assert_eq!(call.line(), "GET /apis/fleet.cattle.io/v1alpha1/namespaces/c1/bundledeployments");
+        // Without a version the list comes from storage, not from a cache; without a limit it is whole.
+        assert!(!call.query.contains("resourceVersion") && !call.query.contains("limit"), "{}", call.query);
+        let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+        "metadata": {"resourceVersion": "9"}, "items": [
+            {"metadata": {"name": "app", "namespace": "c1", "uid": "u2"}},
+            {"metadata": {"name": "other", "namespace": "c1", "uid": "u3"}},
+        ]});
+        call.answer(200, &list);
+        server.next().await.refuse(503, "ServiceUnavailable");
+        let (gone, unknown) = asked.await.unwrap();
+        assert_eq!(gone.unwrap(), uids(&["u1"]));
+        assert!(matches!(unknown, Err(UpstreamError::Read { .. })), "a failed list says nothing");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_cannot_be_asked_is_no_answer() {
         let (client, mut server) = scripted::client();
         let upstream = Upstream::with_client(client, "c1".into());

@@ -19,12 +19,14 @@ pub fn snapshot(bd: &BundleDeployment, blocked: bool) -> Snapshot {
     // Raising forceSyncGeneration asks for one more deployment of what was already applied.
     let forced = options.force_sync_generation > 0
         && status.sync_generation.is_some_and(|done| done < options.force_sync_generation);
+    let uncopied = !options.downstream_resources.is_empty()
+        && status.downstream_resources_generation != bd.spec.downstream_resources_generation;
     Snapshot {
         uid: bd.metadata.uid.as_deref().unwrap_or_default().into(),
         version: bd.metadata.resource_version.as_deref().unwrap_or_default().into(),
         deployment: bd.spec.deployment_id.clone(),
         gate: gate(bd, blocked),
-        outdated: status.applied_deployment_id != bd.spec.deployment_id || forced,
+        outdated: status.applied_deployment_id != bd.spec.deployment_id || forced || uncopied,
         release: status.release.clone(),
         slot,
         rest: digest(bd, status),
@@ -104,6 +106,13 @@ mod tests {
         let forced =
             json!({"spec": {"options": {"forceSyncGeneration": 2}}, "status": {"syncGeneration": 1}});
         assert!(snapshot(&bd(forced), false).outdated);
+        let copies = |done: i64| {
+            json!({"spec": {"options": {"downstreamResources": [{"kind": "Secret", "name": "s"}]},
+                "downstreamResourcesGeneration": 2}, "status": {"downstreamResourcesGeneration": done}})
+        };
+        assert!(snapshot(&bd(copies(1)), false).outdated);
+        assert!(!snapshot(&bd(copies(2)), false).outdated);
+        assert!(!snapshot(&bd(json!({"spec": {"downstreamResourcesGeneration": 2}})), false).outdated);
     }
 
     #[test]

@@ -17,6 +17,11 @@ fn missing_at_work() -> Scenario<World> {
     Scenario::new("absent, at work", held(1, 1, Budget { absences: 1, time: 2, ..Budget::default() }))
 }
 
+/// Whether it is removed after its grace is left to the fair continuation: a second step of time is too large.
+fn missing_at_work_beside_a_peer() -> Scenario<World> {
+    Scenario::new("absent, beside a peer", held(2, 1, Budget { absences: 1, time: 1, ..Budget::default() }))
+}
+
 /// All units of one replica are missing at once.
 fn mass() -> Scenario<Cluster> {
     let units = (0..2).map(|_| world(1, 1, Budget::default())).collect();
@@ -46,6 +51,11 @@ fn what_is_missing_for_less_than_its_grace_is_not_removed() {
 #[test]
 fn a_holder_whose_object_is_missing_stops_and_goes_on_when_it_is_back() {
     missing_at_work().holds();
+}
+
+#[test]
+fn a_holder_whose_object_is_missing_and_its_peer_go_on_when_it_is_back() {
+    missing_at_work_beside_a_peer().holds();
 }
 
 #[test]

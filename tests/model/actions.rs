@@ -413,6 +413,7 @@ impl World {
                 self.break_("S3: a claim that cannot be read was not respected");
             }
             self.disturbed = true;
+            self.lost_holder(&bd);
             self.store(Bd { slot, ..bd });
         }
     }

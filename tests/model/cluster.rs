@@ -67,7 +67,7 @@ impl Cluster {
         let missing = self.units.iter().filter(|unit| unit.bd.is_some()).count();
         let held = Mass { many: 1, ..Mass::USUAL }.is(missing, self.units.len()) && bug != Bug::NoMass;
         for unit in &mut self.units {
-            unit.lose(true);
+            unit.lose(missing > 1);
             unit.held = held;
         }
     }
@@ -157,10 +157,12 @@ impl Space for Cluster {
         let lost = |unit: &World| unit.mass && unit.absent_age < unit.grace();
         if self.units.iter().all(lost) {
             steps.push(Step::FindAll);
-        } else if self.losses > 0 && self.units.iter().all(|unit| unit.bd.is_some()) {
+        } else if self.losses > 0 && self.units.iter().all(|unit| unit.bd.is_some() && unit.absent_age == 0) {
             steps.push(Step::LoseAll);
         }
-        if self.moves.is_some_and(|moves| moves > 0) {
+        // What may come back must not come back with what another one was given meanwhile.
+        let may_return = |unit: &World| unit.absent.is_some() && unit.absent_age < unit.grace();
+        if self.moves.is_some_and(|moves| moves > 0) && !self.units.iter().any(may_return) {
             let takers = (0..self.units.len()).filter(|index| Self::may_take(&self.units[*index]));
             steps.extend(takers.map(Step::Give));
         }

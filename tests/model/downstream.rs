@@ -30,9 +30,16 @@ impl World {
         }
     }
 
+    fn found(&self, object: Option<usize>) -> &Option<Thing> {
+        match object {
+            Some(index) => &self.down.objects[index],
+            None => &self.down.record,
+        }
+    }
+
     /// Lands a write; false is a conflict.
     pub fn land(&mut self, write: &DownWrite, bug: Bug) -> bool {
-        let found = self.thing(write.object).clone();
+        let found = self.found(write.object).clone();
         let fits = match (&found, write.found) {
             (None, None) => true,
             (Some(thing), Some((uid, version))) => thing.version == version && thing.uid == uid,
@@ -66,7 +73,7 @@ impl World {
 
     /// The check before a write of `state` (`None` deletes).
     fn check(&mut self, run: &Run, object: Option<usize>, state: Option<&str>, bug: Bug) -> Checked {
-        let found = self.thing(object).clone();
+        let found = self.found(object).clone();
         let mine = found.as_ref().is_some_and(|thing| thing.stamp.0 == run.uid);
         if found.as_ref().is_some_and(|thing| object.is_some() && !self.is_ours(thing)) {
             // Ownership before epochs: stamps of another uid do not compare.
@@ -137,8 +144,13 @@ impl World {
     /// The run's next moment.
     pub fn run(&mut self, index: usize, bug: Bug) {
         let Some(mut run) = self.replicas[index].run.clone() else { return };
-        if let At::Ended(outcome) = run.at {
+        if let At::Ended(outcome) = run.at.clone() {
             self.replicas[index].run = None;
+            // A deployment under a marked claim ends with that look.
+            let holds = self.bd.as_ref().or(self.absent.as_ref());
+            let holds = holds.is_some_and(|bd| bd.slot.is_held_by(&run.claim.nonce));
+            let swept = outcome == Outcome::Deployed && run.claim.unswept && holds;
+            self.unswept &= !swept;
             let (nonce, release) = (run.claim.nonce.clone(), release(&run.claim.nonce));
             return self.feed(index, Input::Done { nonce, outcome, release }, bug);
         }
@@ -233,7 +245,7 @@ impl World {
                 return self.feed(index, Input::Removed(Removal::Complete), bug);
             }
         };
-        let found = self.thing(object).clone().filter(|thing| ours(thing, &removal.uid));
+        let found = self.found(object).clone().filter(|thing| ours(thing, &removal.uid));
         let other =
             found.as_ref().and_then(|thing| thing.state.strip_prefix("uninstalling ")).map(SessionId::from);
         if let Some(other) =

@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    hash::{Hash, Hasher},
+    hash::{BuildHasherDefault, Hash, Hasher},
     sync::{Mutex, PoisonError},
 };
 
@@ -12,6 +12,7 @@ use flotilla::protocol::{ClaimSlot, Work};
 use super::{
     actions::Action,
     search::Space,
+    shared::{Shared, Words},
     world::{Budget, Bug, Thing, World},
 };
 
@@ -36,7 +37,7 @@ const ROUNDS: u8 = 11;
 /// How many steps of time it takes from where to rest. From one state on everything is determined, so what many states
 /// have in common is gone through once, and every state of a search can be looked at.
 #[derive(Default)]
-pub struct Rests(Mutex<HashMap<u64, u8>>);
+pub struct Rests(Mutex<HashMap<u64, u8, BuildHasherDefault<Words>>>);
 
 impl Rests {
     /// Why `state` does not come to rest, or `None`.
@@ -69,38 +70,6 @@ impl Rests {
         let mut rests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         rests.extend(way.into_iter().map(|(here, at)| (here, end - at)));
         (end >= BOUND).then(|| format!("comes to rest after {end} steps only: {state:?}"))
-    }
-}
-
-/// A hash that is quick where nothing is inlined.
-struct Words(u64);
-
-impl Hasher for Words {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for part in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..part.len()].copy_from_slice(part);
-            self.write_u64(u64::from_le_bytes(word) ^ part.len() as u64);
-        }
-    }
-    fn write_u8(&mut self, word: u8) {
-        self.write_u64(word.into());
-    }
-    fn write_u32(&mut self, word: u32) {
-        self.write_u64(word.into());
-    }
-    fn write_u64(&mut self, word: u64) {
-        let mixed = (self.0 ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        self.0 = mixed ^ (mixed >> 29);
-    }
-    fn write_usize(&mut self, word: usize) {
-        self.write_u64(word as u64);
-    }
-    fn write_isize(&mut self, word: isize) {
-        self.write_u64(word as u64);
     }
 }
 
@@ -151,7 +120,8 @@ impl World {
             self.store(super::world::Bd { held: false, ..bd });
         }
         if let (true, Some(bd)) = (self.restored, self.bd.clone()) {
-            let things = self.down.objects.iter_mut().chain([&mut self.down.record]).flatten();
+            let down = &mut *self.down;
+            let things = down.objects.iter_mut().chain([&mut down.record]).flatten();
             for thing in things.filter(|thing| thing.stamp.0 == bd.uid && thing.stamp.1 > bd.version) {
                 thing.stamp.1 = bd.version;
                 thing.version += 1;
@@ -175,7 +145,7 @@ impl World {
     }
 
     pub fn is_at_rest(&self) -> bool {
-        let idle = |replica: &super::world::Replica| {
+        let idle = |replica: &Shared<super::world::Replica>| {
             replica.unit.work == Work::Idle
                 && replica.unit.stopping.is_none()
                 && replica.run.is_none()

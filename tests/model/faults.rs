@@ -75,6 +75,8 @@ pub enum Bug {
     NoMass,
     /// The reaper removes a claim that cannot be read.
     ReaperClears,
+    /// A claim that replaces one that took over does not say so.
+    ForgetTakeover,
     /// Everybody claims at once.
     NoPreference,
 }

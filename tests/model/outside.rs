@@ -36,6 +36,7 @@ impl World {
             Action::Strange => {
                 self.budget.strange -= 1;
                 self.disturbed = true;
+                self.lost_holder(&bd);
                 // Over a claim of ours it must not just end: the mark of what is half done would be gone.
                 let over = if bd.slot == ClaimSlot::Empty { "" } else { " over" };
                 bd.slot =
@@ -65,6 +66,7 @@ impl World {
         (self.disturbed, self.restored, self.doubtful) = (true, true, true);
         self.removed.retain(|uid| *uid != bd.uid);
         self.landed.clear();
+        self.unswept = false;
         self.ghosts.clear();
         self.deployed = 0;
         self.version = bd.version + 1;
@@ -114,6 +116,7 @@ impl World {
 
     /// Makes the BundleDeployment.
     pub fn create(&mut self, uid: &str) {
+        self.unswept = false;
         self.store(Bd {
             uid: Uid(uid.to_owned()),
             version: 0,

@@ -62,7 +62,17 @@ impl World {
             entropy,
             config: &config,
         };
-        let effects = step(&mut replica.unit, input, &env);
+        let mut effects = step(&mut replica.unit, input, &env);
+        if bug == Bug::ForgetTakeover {
+            if let Work::Finishing { end: End::Replace(next), .. } = &mut replica.unit.work {
+                next.unswept = false;
+            }
+            for effect in &mut effects {
+                if let Effect::Finish { end: End::Replace(next), .. } = effect {
+                    next.unswept = false;
+                }
+            }
+        }
         (replica.wake, replica.want_slot) = (None, false);
         if matches!(replica.unit.work, Work::Claiming { .. } | Work::Finishing { .. }) {
             replica.nonces +=
@@ -200,7 +210,7 @@ impl World {
         self.late.extend(replica.run.take().and_then(|run| run.pending));
         self.late.extend(replica.removal.take().and_then(|removal| removal.pending));
         let boots = replica.boots + 1;
-        *replica = super::world::Replica { alive: false, boots, ..super::world::Replica::new() };
+        **replica = super::world::Replica { alive: false, boots, ..super::world::Replica::new() };
         self.leases.iter_mut().filter(|lease| lease.pod == index).for_each(|lease| lease.steady = 0);
         self.disturbed = true;
     }
@@ -246,7 +256,7 @@ impl World {
             let own = snapshot.slot.claim().filter(|claim| claim.holder.0 == format!("pod-{index}")).cloned();
             self.replicas[index].events.push(Event::Seen(Box::new(snapshot.clone())));
             if let Some(claim) = own.filter(|claim| bug == Bug::AdoptAfterRestart && claim.state.is_open()) {
-                self.execute(index, Effect::Start { claim, epoch: snapshot.version, taken_over: true });
+                self.execute(index, Effect::Start { claim, epoch: snapshot.version });
             }
         }
     }

@@ -15,17 +15,18 @@ pub fn world(replicas: usize, objects: usize, budget: Budget) -> World {
         bd: None,
         version: 10,
         slot_age: 0,
-        replicas: (0..replicas).map(|_| Replica::new()).collect(),
+        replicas: (0..replicas).map(|_| Replica::new().into()).collect(),
         leases: Vec::new(),
         reaper: None,
         ghosts: Vec::new(),
         late: Vec::new(),
-        down: Down { record: None, objects: vec![None; objects], uids: 0 },
+        down: Down { record: None, objects: vec![None; objects], uids: 0 }.into(),
         budget,
         removed: Vec::new(),
-        landed: Vec::new(),
-        started: Vec::new(),
+        landed: Vec::new().into(),
+        started: Vec::new().into(),
         deployed: 0,
+        unswept: false,
         disturbed: false,
         broken: None,
         setting: Setting {
@@ -38,7 +39,8 @@ pub fn world(replicas: usize, objects: usize, budget: Budget) -> World {
             first: None,
             freezes: None,
             stride: 1,
-        },
+        }
+        .into(),
         elsewhere: vec![0; replicas],
         saved: None,
         restored: false,
@@ -168,6 +170,15 @@ pub fn poison() -> Scenario<World> {
     world.replicas[1].events =
         vec![Event::Seen(Box::new(world.bd.as_ref().map(Bd::snapshot).expect("just made")))];
     scenario("poison", world)
+}
+
+/// The holder is gone, and the spec moves while its claim is taken over.
+pub fn taken_over_and_moved() -> Scenario<World> {
+    let mut world = held(2, 1, Budget::default());
+    (0..2).for_each(|_| world.act(Action::Run(0), Bug::None));
+    world.crash(0);
+    world.budget = Budget { spec: 1, ..Budget::default() };
+    scenario("taken over, moved", world)
 }
 
 pub fn three() -> Scenario<World> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A space searched whole: its start, what may happen in it, what must hold everywhere.
 
-use std::{fmt::Debug, hash::Hash};
+use std::{collections::BTreeMap, fmt::Debug, hash::Hash};
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -95,8 +95,8 @@ impl<S: Space> Scenario<S> {
         Self { name, start, bug: Bug::None, rests: Rests::default() }
     }
 
-    /// Searches it whole; what was found, by name, with the way there.
-    fn search(self) -> Vec<(String, String)> {
+    /// Searches it whole; its states, and what was found, by name, with the way there.
+    fn search(self) -> (usize, Vec<(String, String)>) {
         #[expect(clippy::disallowed_methods, reason = "only to tell how long the search took")]
         let begun = std::time::Instant::now();
         let name = self.name;
@@ -105,7 +105,7 @@ impl<S: Space> Scenario<S> {
         let (unique, all) = (checker.unique_state_count(), checker.state_count());
         println!("{name}: {unique} states of {all} reached, {:.1?}", begun.elapsed());
         assert!(all < LIMIT, "{name} is not searched whole");
-        checker
+        let found = checker
             .discoveries()
             .into_iter()
             .map(|(property, path)| {
@@ -113,28 +113,58 @@ impl<S: Space> Scenario<S> {
                 let why = end.broken().map(str::to_owned).or_else(|| end.stays_stuck(checker.model().bug));
                 (property.to_owned(), format!("{:?}\n{:?}", path.into_actions(), why))
             })
-            .collect()
+            .collect();
+        (unique, found)
     }
 
-    /// No invariant is broken.
+    /// No invariant is broken, and the space is as large as documented.
     pub fn holds(self) {
         let name = self.name;
-        let found = self.search();
+        let (states, found) = self.search();
         for (property, path) in &found {
             println!("{name} breaks {property}: {path}");
         }
         assert!(found.is_empty(), "{name}");
+        assert_eq!(documented().get(name), Some(&states), "docs/design/model.md: {name}");
     }
 
     /// The planted bug is seen.
     pub fn finds(mut self, bug: Bug) {
         self.bug = bug;
         let name = self.name;
-        let found = self.search();
+        let (_, found) = self.search();
         for (property, path) in &found {
             let end = path.char_indices().nth(600).map_or(path.len(), |(at, _)| at);
             println!("{bug:?} is caught by {property}: {}", &path[..end]);
         }
         assert!(!found.is_empty(), "{name} does not see {bug:?}");
     }
+}
+
+/// The table of `docs/design/model.md`: each scenario's states.
+fn documented() -> BTreeMap<&'static str, usize> {
+    let rows = include_str!("../../docs/design/model.md").lines();
+    rows.filter_map(|row| {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let &["", name, _, states, ""] = &cells[..] else { return None };
+        Some((name, states.replace(',', "").parse().ok()?))
+    })
+    .collect()
+}
+
+#[test]
+fn the_documented_sum_of_all_spaces_is_that_of_the_table() {
+    let table = documented();
+    let (sum, largest) = (table.values().sum(), table.values().max().copied().unwrap_or_default());
+    let sum = format!("{} spaces, {} states,", table.len(), with_commas(sum));
+    let largest = format!("the largest {}.", with_commas(largest));
+    let text = include_str!("../../docs/protocol.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains(&sum) && text.contains(&largest), "docs/protocol.md: {sum} {largest}");
+}
+
+fn with_commas(number: usize) -> String {
+    if number < 1000 {
+        return number.to_string();
+    }
+    format!("{},{:03}", with_commas(number / 1000), number % 1000)
 }

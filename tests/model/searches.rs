@@ -114,6 +114,16 @@ fn wall_clocks_are_a_hole() {
 }
 
 #[test]
+fn what_a_lost_holder_left_is_looked_for_though_the_spec_moves_during_the_takeover() {
+    taken_over_and_moved().holds();
+}
+
+#[test]
+fn a_takeover_that_its_replacement_forgets_is_a_hole() {
+    taken_over_and_moved().finds(Bug::ForgetTakeover);
+}
+
+#[test]
 fn stealing_a_pending_record_is_a_hole() {
     freeze().finds(Bug::StealPending);
 }

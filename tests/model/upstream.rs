@@ -24,6 +24,9 @@ impl World {
         match &write.change {
             Change::Claim(claim) => {
                 self.judge_claim(&bd, claim, false);
+                if !bd.slot.is_held_by(&claim.nonce) {
+                    self.lost_holder(&bd);
+                }
                 next.slot = ClaimSlot::Claim(claim.clone());
             }
             Change::End { nonce, end, release } => {
@@ -137,6 +140,12 @@ impl World {
         }
     }
 
+    /// What stands in the slot is taken over, or overwritten.
+    pub fn lost_holder(&mut self, bd: &Bd) {
+        let open = bd.slot.claim().filter(|claim| claim.state.is_open());
+        self.unswept |= open.is_some_and(|claim| self.started.contains(&claim.nonce));
+    }
+
     fn judge_end(&mut self, bd: &Bd, nonce: &Nonce, end: &End) {
         if !bd.slot.is_held_by(nonce) {
             self.break_("S4: a result without the claim");
@@ -144,6 +153,9 @@ impl World {
         let held = bd.slot.claim().expect("held");
         let same = held.deployment == bd.deployment;
         match end {
+            End::Deployed if self.unswept => {
+                self.break_("S2: nobody looked for what a lost holder left behind");
+            }
             End::Deployed | End::Permanent | End::BackOff(_) if !same => {
                 self.break_("S4: the result of another deployment id");
             }

@@ -11,7 +11,10 @@ use flotilla::protocol::{
     Time, Uid, Unit, Work, reaper::Watched,
 };
 
-pub use super::faults::{Budget, Bug};
+pub use super::{
+    faults::{Budget, Bug},
+    shared::Shared,
+};
 
 /// One step of time: a session is quiet after one without a renewal.
 pub const STEP: Duration = Duration::from_secs(15);
@@ -212,27 +215,29 @@ pub struct World {
     pub version: u32,
     /// Steps of time since the slot changed.
     pub slot_age: u8,
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<Shared<Replica>>,
     pub leases: Vec<Lease>,
     pub reaper: Option<Option<Watched>>,
     /// Status writes that nobody waits for any more.
     pub ghosts: Vec<Write>,
     /// Writes downstream of processes that are dead.
     pub late: Vec<DownWrite>,
-    pub down: Down,
+    pub down: Shared<Down>,
     pub budget: Budget,
     /// Uids whose removal is complete.
     pub removed: Vec<Uid>,
     /// Claims as they came to stand, with their version.
-    pub landed: Vec<(Nonce, u32)>,
-    pub started: Vec<Nonce>,
+    pub landed: Shared<Vec<(Nonce, u32)>>,
+    pub started: Shared<Vec<Nonce>>,
     /// Results of the current deployment id that came to stand.
     pub deployed: u8,
+    /// A holder that had begun was taken over, and nothing was deployed since with a look for what it left.
+    pub unswept: bool,
     /// A holder was lost or overran: an attempt may be repeated.
     pub disturbed: bool,
     /// The invariant that was broken.
     pub broken: Option<&'static str>,
-    pub setting: Setting,
+    pub setting: Shared<Setting>,
     /// Slots that each replica holds in other units.
     pub elsewhere: Vec<u8>,
     /// The saved state of upstream.
@@ -337,7 +342,8 @@ impl World {
     pub fn lose_downstream(&mut self) {
         self.outage = true;
         let peers = self.replicas.iter_mut().flat_map(|replica| &mut replica.peers);
-        peers.for_each(|peer| back_by(&mut peer.changed, RENEW));
+        // Not further, if it was away a moment ago: they have not missed two renewals in no time.
+        peers.for_each(|peer| peer.changed = peer.changed.min(NOW - RENEW));
     }
 
     /// A running replica's watch of Leases is up to date.

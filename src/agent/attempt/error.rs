@@ -3,13 +3,16 @@
 
 use crate::{
     agent::plan::PlanError,
-    api::{BundleDeploymentOptions, manifest::ContentError},
+    api::manifest::ContentError,
     downstream::{
+        accounts::AccountError,
         apply::ApplyError,
         completion::WaitError,
+        copies::{Copied, CopyError},
         fence::Fenced,
         hooks::HookError,
         kinds::KindError,
+        namespace::{NamespaceError, TargetError},
         release::{CodecError, ReleaseError},
         removal::RemovalError,
     },
@@ -21,9 +24,6 @@ use crate::{
 /// Why a deployment ended without success.
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
-    /// The bundle asks for what this version does not do.
-    #[error("this version of Flotilla cannot deploy a bundle with {0}")]
-    Unsupported(&'static str),
     /// The content could not be read.
     #[error("cannot load the bundle")]
     Load(#[source] UpstreamError),
@@ -45,6 +45,34 @@ pub enum AttemptError {
     /// There are no values, or not the right ones.
     #[error(transparent)]
     Values(ValuesError),
+    /// It may not go to its namespace.
+    #[error(transparent)]
+    Target(TargetError),
+    /// The account it is to be deployed as cannot be used.
+    #[error(transparent)]
+    Account(AccountError),
+    /// What it wants copied is of a kind that is not copied. Fleet's text.
+    #[error("unknown resource type for copy to downstream cluster: {0:?}")]
+    CopyKind(String),
+    /// What it wants copied could not be read. Fleet's text.
+    #[error("could not get {kind} {namespace}/{name} from upstream namespace for copying")]
+    CopySource {
+        /// Its kind.
+        kind: Copied,
+        /// The cluster namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Why.
+        #[source]
+        source: UpstreamError,
+    },
+    /// What it wants copied could not be written.
+    #[error(transparent)]
+    Copy(CopyError),
+    /// The claim did not allow to write its namespace.
+    #[error(transparent)]
+    Namespace(NamespaceError),
     /// It cannot be rendered.
     #[error(transparent)]
     Render(RenderError),
@@ -175,7 +203,7 @@ impl AttemptError {
         }
         let permanent = match self {
             // What was undone is not tried again: its objects would come and go without end.
-            Self::Unsupported(_) | Self::NotReady { .. } | Self::Jobs(_) | Self::Undone { .. } => true,
+            Self::NotReady { .. } | Self::Jobs(_) | Self::Undone { .. } => true,
             Self::NoWayBack(error) => return error.class(),
             Self::NotUndone { .. } => false,
             Self::Hook { source, .. } => source.is_permanent(),
@@ -187,6 +215,12 @@ impl AttemptError {
             // Somebody is about to write them.
             Self::LoadValues(_) | Self::Values(_) => false,
             Self::Fetch(error) => error.is_permanent(),
+            Self::CopyKind(_) => true,
+            Self::Target(_)
+            | Self::Account(_)
+            | Self::CopySource { .. }
+            | Self::Copy(_)
+            | Self::Namespace(_) => false,
             Self::Render(error) => error.is_permanent(),
             Self::Release(error) => error.is_permanent(),
             Self::Apply(error) => error.is_permanent(),
@@ -201,6 +235,8 @@ impl AttemptError {
             Self::Release(error) => error.fenced(),
             Self::Apply(error) => error.fenced(),
             Self::Prune(error) => error.fenced(),
+            Self::Copy(error) => error.fenced(),
+            Self::Namespace(error) => error.fenced(),
             Self::Fenced(fenced) => Some(fenced),
             Self::Hook { source, .. } => source.fenced(),
             Self::Jobs(WaitError::Cancelled) => Some(&Fenced::Cancelled),
@@ -216,7 +252,7 @@ impl AttemptError {
 
     /// Whether Fleet's status says nothing of it: the controller has written one of two objects and not yet the other.
     pub fn is_silent(&self) -> bool {
-        matches!(self, Self::LoadValues(_) | Self::Values(ValuesError::Hash { .. }))
+        matches!(self, Self::LoadValues(_) | Self::Values(ValuesError::Hash { .. }) | Self::CopySource { .. })
     }
 
     /// Whether the bundle is too large to be stored.
@@ -238,45 +274,11 @@ fn during(event: HookEvent) -> String {
     }
 }
 
-/// Refuses what would be silently ignored otherwise. An option without effect on raw YAML is not refused.
-pub fn supported(options: &BundleDeploymentOptions) -> Result<(), AttemptError> {
-    let refused = [
-        (!options.service_account.is_empty(), "an account to impersonate (serviceAccount)"),
-        (!options.downstream_resources.is_empty(), "resources copied from upstream (downstreamResources)"),
-        (options.allowed_target_namespace_selector.is_some(), "allowedTargetNamespaceSelector"),
-        (options.namespace_labels.is_some(), "labels forced on its namespace (namespaceLabels)"),
-        (
-            options.namespace_annotations.is_some(),
-            "annotations forced on its namespace (namespaceAnnotations)",
-        ),
-    ];
-    match refused.into_iter().find(|(present, _)| *present) {
-        Some((_, what)) => Err(AttemptError::Unsupported(what)),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn what_would_be_ignored_is_refused_by_name() {
-        for (options, word) in [
-            (json!({"serviceAccount": "x"}), "serviceAccount"),
-            (json!({"namespaceLabels": {}}), "namespaceLabels"),
-        ] {
-            let options: BundleDeploymentOptions = serde_json::from_value(options).unwrap();
-            let error = supported(&options).unwrap_err();
-            assert!(error.to_string().contains(word), "{error}");
-            assert_eq!(error.class(), Class::Permanent);
-        }
-        let plain = json!({"helm": {"chart": "c", "timeoutSeconds": 5, "takeOwnership": true, "atomic": true, "force": true}, "keepResources": true});
-        let options: BundleDeploymentOptions = serde_json::from_value(plain).unwrap();
-        assert!(supported(&options).is_ok());
-    }
 
     #[test]
     fn the_fence_decides_what_its_refusal_means() {

@@ -84,7 +84,7 @@ impl Run {
             return Ok(0);
         }
         let runner = Runner::claimed(
-            &self.job.ctx.downstream,
+            &self.downstream,
             &self.fence,
             (&self.namespace, hash),
             self.hook_timeout(),

@@ -9,8 +9,11 @@ use serde_json::{Map, Value};
 
 use super::{AttemptError, Run};
 use crate::{
-    api::{DeploymentId, HelmChartOptions, keys, manifest::Manifest},
+    api::{
+        BundleDeployment, BundleDeploymentOptions, DeploymentId, HelmChartOptions, keys, manifest::Manifest,
+    },
     downstream::{
+        Downstream,
         fence::Fenced,
         lookup::LiveLookup,
         references::LiveReferences,
@@ -18,11 +21,32 @@ use crate::{
     },
     render::{
         self,
-        engine::{Capabilities, Lookup, ReleaseFacts},
+        engine::{Capabilities, Engine, Lookup, ReleaseFacts},
         values,
     },
-    upstream::sources::{Access, Data, SourceError},
+    upstream::{
+        Upstream,
+        sources::{Access, Data, SourceError, Sources},
+    },
 };
+
+/// What is rendered, and where what it takes is read.
+pub(super) struct Source<'a> {
+    pub name: &'a str,
+    pub object: &'a BundleDeployment,
+    pub options: &'a BundleDeploymentOptions,
+    /// The release's namespace and name.
+    pub namespace: &'a str,
+    pub release: &'a str,
+    /// The deployment id.
+    pub deployment: &'a str,
+    pub scope: &'a str,
+    pub agent_namespace: &'a str,
+    pub upstream: &'a Upstream,
+    pub sources: &'a Sources,
+    pub downstream: &'a Downstream,
+    pub engine: &'a Engine,
+}
 
 /// Everything that is rendered.
 pub(super) struct Inputs {
@@ -41,14 +65,14 @@ impl Inputs {
     }
 
     /// The order to render it.
-    pub(super) fn job<'a>(&'a self, run: &'a Run) -> render::Job<'a> {
+    pub(super) fn job<'a>(&'a self, from: &Source<'a>) -> render::Job<'a> {
         render::Job {
-            bd_name: &run.job.name,
-            options: &run.options,
+            bd_name: from.name,
+            options: from.options,
             manifest: &self.manifest,
-            scope: &run.job.ctx.scope,
-            agent_namespace: &run.job.ctx.agent_namespace,
-            commit: run.job.object.label(keys::COMMIT),
+            scope: from.scope,
+            agent_namespace: from.agent_namespace,
+            commit: from.object.label(keys::COMMIT),
             release: &self.release,
             capabilities: &self.capabilities,
             lookup: &self.lookup,
@@ -59,15 +83,45 @@ impl Inputs {
 }
 
 impl Run {
+    /// What this deployment is rendered from.
+    pub(super) fn source(&self) -> Source<'_> {
+        let ctx = &self.job.ctx;
+        Source {
+            name: &self.job.name,
+            object: &self.job.object,
+            options: &self.options,
+            namespace: &self.namespace,
+            release: &self.release,
+            deployment: &self.job.claim.deployment,
+            scope: &ctx.scope,
+            agent_namespace: &ctx.agent_namespace,
+            upstream: &ctx.upstream,
+            sources: &ctx.sources,
+            downstream: &self.downstream,
+            engine: &ctx.engine,
+        }
+    }
+
+    /// Reads all of it. A download takes its time; what makes it needless ends it.
+    pub(super) async fn inputs(&self) -> Result<Inputs, AttemptError> {
+        let source = self.source();
+        tokio::select! {
+            inputs = source.load() => inputs,
+            () = self.fence.cancelled.cancelled() => Err(AttemptError::Fenced(Fenced::Cancelled)),
+        }
+    }
+}
+
+impl Source<'_> {
     /// Reads all of it. The cluster is asked for nothing that only templates use when there are none.
     pub(super) async fn load(&self) -> Result<Inputs, AttemptError> {
         let (manifest, values) = tokio::try_join!(self.manifest(), self.values())?;
-        let downstream = &self.job.ctx.downstream;
+        let downstream = self.downstream;
         let mut inputs = Inputs {
             manifest,
             release: ReleaseFacts {
-                name: self.release.clone(),
-                namespace: self.namespace.clone(),
+                name: self.release.to_owned(),
+                namespace: self.namespace.to_owned(),
                 revision: 1,
                 is_upgrade: false,
             },
@@ -76,9 +130,9 @@ impl Run {
             values,
             previous_values: None,
         };
-        if render::has_templates(&inputs.manifest, &self.options) {
+        if render::has_templates(&inputs.manifest, self.options) {
             inputs.capabilities = downstream.kinds.capabilities().await.map_err(AttemptError::Kinds)?;
-            let history = downstream.store.history(&self.namespace, &self.release).await;
+            let history = downstream.store.history(self.namespace, self.release).await;
             inputs.follow(&history.map_err(AttemptError::Release)?);
         }
         Ok(inputs)
@@ -86,46 +140,43 @@ impl Run {
 
     /// The options' values, or those of the values Secret, with the references laid over.
     async fn values(&self) -> Result<Map<String, Value>, AttemptError> {
-        let ctx = &self.job.ctx;
-        let expected = &self.job.object.spec.values_hash;
+        let expected = &self.object.spec.values_hash;
         let own = if expected.is_empty() {
             self.options.helm.as_ref().and_then(|helm| helm.values.clone()).unwrap_or_default()
         } else {
-            let secret =
-                ctx.upstream.values_secret(&self.job.name).await.map_err(AttemptError::LoadValues)?;
+            let secret = self.upstream.values_secret(self.name).await.map_err(AttemptError::LoadValues)?;
             values::of_secret(&secret, expected).map_err(AttemptError::Values)?
         };
-        let references = LiveReferences(&ctx.downstream.server);
-        values::with_references(&ctx.engine, own, &self.options, &self.namespace, &references)
+        let references = LiveReferences(&self.downstream.server);
+        values::with_references(self.engine, own, self.options, self.namespace, &references)
             .await
             .map_err(AttemptError::Values)
     }
 
     /// The files, from one of three places, in Fleet's order.
     async fn manifest(&self) -> Result<Arc<Manifest>, AttemptError> {
-        let (ctx, spec) = (&self.job.ctx, &self.job.object.spec);
+        let spec = &self.object.spec;
         // Empty for a HelmOp, which names its chart instead.
-        let id = DeploymentId::parse(&self.job.claim.deployment).manifest_id;
+        let id = DeploymentId::parse(self.deployment).manifest_id;
         if spec.oci_contents {
             let (reference, access) = self.storage(&id).await?;
-            return self.fetched(ctx.sources.contents(&reference, &access, &id)).await;
+            return self.sources.contents(&reference, &access, &id).await.map_err(AttemptError::Fetch);
         }
         if let Some(options) = &spec.helm_chart_options {
-            let helm = self.options.helm.as_ref();
-            let helm = helm.ok_or_else(|| {
+            let helm = self.options.helm.as_ref().ok_or_else(|| {
                 AttemptError::Fetch(SourceError::Options("helm options not found".to_owned()))
             })?;
             let access = self.access(options).await?;
-            return self.fetched(ctx.sources.chart(helm, &access)).await;
+            return self.sources.chart(helm, &access).await.map_err(AttemptError::Fetch);
         }
-        let content = ctx.upstream.content(&id).await.map_err(AttemptError::Load)?;
+        let content = self.upstream.content(&id).await.map_err(AttemptError::Load)?;
         let manifest = Manifest::from_content(&content);
         manifest.map(Arc::new).map_err(|source| AttemptError::Content { id, source })
     }
 
     /// Where a bundle of this id is stored, and how it is got.
     async fn storage(&self, id: &str) -> Result<(String, Access), AttemptError> {
-        let (name, secret) = self.job.ctx.upstream.storage_secret(id).await.map_err(AttemptError::Load)?;
+        let (name, secret) = self.upstream.storage_secret(id).await.map_err(AttemptError::Load)?;
         let kind = secret.type_.clone().unwrap_or_default();
         Access::of_storage(&kind, &data(secret))
             .map_err(|source| AttemptError::Fetch(SourceError::Secret { name, source }))
@@ -136,21 +187,10 @@ impl Run {
         let name = options.secret_name.clone();
         let data = match &*name {
             "" => Data::new(),
-            name => data(self.job.ctx.upstream.secret(name).await.map_err(AttemptError::Load)?),
+            name => data(self.upstream.secret(name).await.map_err(AttemptError::Load)?),
         };
         Access::of_helm_op(&data, options)
             .map_err(|source| AttemptError::Fetch(SourceError::Secret { name, source }))
-    }
-
-    /// A download takes its time; what makes it needless ends it.
-    async fn fetched(
-        &self,
-        download: impl Future<Output = Result<Arc<Manifest>, SourceError>>,
-    ) -> Result<Arc<Manifest>, AttemptError> {
-        tokio::select! {
-            fetched = download => fetched.map_err(AttemptError::Fetch),
-            () = self.fence.cancelled.cancelled() => Err(AttemptError::Fenced(Fenced::Cancelled)),
-        }
     }
 }
 

@@ -6,28 +6,34 @@ use serde_json::Value;
 use super::{AttemptError, Run};
 use crate::{
     downstream::{
+        apply,
+        objects::Identity,
         release::{self, Gate, GateInput, Record, ReleaseError, ReleaseState},
         session,
     },
     render::{Hook, Rendered},
 };
 
+/// Whether a release is what was rendered: the same objects, from the same version of the chart.
+pub(super) fn is_same(release: &release::Release, rendered: &Rendered) -> bool {
+    release.manifest == rendered.manifest
+        && release.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
+}
+
 impl Run {
     /// Opens the next revision, or adopts the one that is already as wanted.
     pub(super) async fn gate(&self, rendered: &Rendered) -> Result<Gate, AttemptError> {
-        let (store, bundle) = (&self.job.ctx.downstream.store, &*self.job.name);
+        let (store, bundle) = (&self.downstream.store, &*self.job.name);
         let history = store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
         let others = history.iter().filter_map(Record::stamp).map(|stamp| stamp.uid);
         let _ = self.earlier.set(others.filter(|uid| *uid != self.fence.stamp.uid).collect());
-        let never_applied =
-            self.job.object.status.as_ref().is_none_or(|status| status.applied_deployment_id.is_empty());
-        let same = |release: &release::Release| {
-            release.manifest == rendered.manifest
-                && release.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
-        };
-        if never_applied && let ReleaseState::InSync { .. } = release::state(&history, bundle, same) {
+        let same = |release: &release::Release| is_same(release, rendered);
+        if self.is_settled()
+            && let ReleaseState::InSync { .. } = release::state(&history, bundle, same)
+        {
             return Gate::adopt(store, &self.fence, bundle, history).await.map_err(AttemptError::Release);
         }
+        self.may_see(rendered, &history).await?;
         match self.open(rendered, history, false, false).await {
             Err(ReleaseError::ForeignRun { record, status, resource_version }) => {
                 let key = format!("{record}@{resource_version}");
@@ -49,6 +55,18 @@ impl Run {
             }
             other => other.map_err(AttemptError::Release),
         }
+    }
+
+    /// An account that may not see what it is to deploy makes no revision: a failed one would list what it never had.
+    async fn may_see(&self, rendered: &Rendered, history: &[Record]) -> Result<(), AttemptError> {
+        if !self.downstream.server.acts_as_another() {
+            return Ok(());
+        }
+        let owned = self.objects_of(release::deployed(history)).await?;
+        let previous = Identity::of_all(&owned, &self.downstream.kinds, &self.namespace);
+        let owner = self.owner(Some(release::operation(history)), &previous);
+        let accessible = apply::accessible(&self.downstream, &owner, &rendered.objects);
+        accessible.await.map_err(AttemptError::Apply)
     }
 
     async fn open(
@@ -75,16 +93,22 @@ impl Run {
             over_removal,
             max_history: helm.map_or(0, |helm| usize::try_from(helm.max_history).unwrap_or(0)),
         };
-        Gate::open(&self.job.ctx.downstream.store, &self.fence, input).await
+        Gate::open(&self.downstream.store, &self.fence, input).await
     }
 
-    /// A removal whose replica is gone, or was not heard of for TTL, may be deployed over.
+    /// A removal that was given up, or whose replica is gone, was not heard of for TTL, or has gone no further for the
+    /// claim timeout, may be deployed over. What is waited for is its end, not its harmlessness: it deletes nothing that
+    /// carries our stamp.
     async fn guard_is_dead(&self, record: &str, guard: Option<&release::Guard>) -> bool {
         let ctx = &self.job.ctx;
         let Some(guard) = guard else {
             // Helm's own removal: it has the time that a foreign run has.
             return ctx.stood_still(format!("{record}/removal"), ctx.protocol.claim_timeout);
         };
+        // A living replica may have let go of it: seeing the unit made anew, it does not come back to the removal.
+        if guard.is_given_up() || ctx.stood_still(format!("{record}/{guard}"), ctx.protocol.claim_timeout) {
+            return true;
+        }
         let client = ctx.downstream.server.client().clone();
         match session::read_session(client, &ctx.agent_namespace, &guard.session).await {
             Ok(None) => true,

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use super::{AttemptError, Deployed, Job, error::Class};
 use crate::{
     agent::{
-        notes,
+        around, notes,
         plan::{self, Plan},
     },
     api::ReleaseId,
@@ -51,13 +51,19 @@ enum Told {
 impl Ended {
     /// Success.
     pub(super) fn deployed(job: &Job, deployed: Deployed) -> Self {
-        let Deployed { release, operation, plan, evaluation } = deployed;
+        let Deployed { release, operation, plan, evaluation, namespace } = deployed;
         let mut fields = plan::fields(evaluation, &job.object);
         fields.applied = Some(job.claim.deployment.clone());
         fields.release = Some(release.to_string());
         fields.conditions.insert(0, (DEPLOYED, Ok(())));
         fields.conditions.insert(0, (INSTALLED, Ok(())));
         fields.conditions.push((MONITORED, Ok(())));
+        if !job.object.options().downstream_resources.is_empty() {
+            fields.copied = Some(job.object.spec.downstream_resources_generation);
+        }
+        if let Some(text) = &namespace {
+            around::tell_marks(&mut fields, text);
+        }
         Self {
             nonce: job.claim.nonce.clone(),
             outcome: Outcome::Deployed,
@@ -184,6 +190,8 @@ fn permanent(job: &Job, text: &str) -> Fields {
         applied: Some(job.claim.deployment.clone()),
         release: Some(String::new()),
         sync_generation: Some(job.object.options().force_sync_generation),
+        copied: (!job.object.options().downstream_resources.is_empty())
+            .then_some(job.object.spec.downstream_resources_generation),
         observed: Some(ObservedFields { non_modified: true, ..ObservedFields::default() }),
         conditions: vec![
             (INSTALLED, Err(format!("not installed: {text}"))),

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The bundle's objects put in place: applied, the rest pruned, Jobs waited for.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tracing::warn;
 
@@ -55,24 +59,34 @@ impl Run {
             }
         }
         let previous = Identity::of_all(owned, &ctx.downstream.kinds, &self.namespace);
-        let owner = Owner {
-            namespace: &self.namespace,
-            name: &self.release,
-            upgrade: matches!(gate.operation(), Some(Operation::Upgrade)),
-            replace: self.options.helm.as_ref().is_some_and(|helm| helm.force),
-            take_ownership: self.options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
-            overwrites: &self.options.overwrites,
-            previous: &previous,
-        };
+        let owner = self.owner(gate.operation(), &previous);
         let known = KnownLive(&ctx.live);
-        let applied = apply::apply_all(&ctx.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
-            .await
-            .map_err(AttemptError::Apply)?;
+        let applied =
+            apply::apply_all(&self.downstream, &self.fence, &owner, &rendered.objects, Some(&known))
+                .await
+                .map_err(AttemptError::Apply)?;
         let judge = Judge { ignore: &ignore, errors: &ctx.errors, now: ctx.clock.wall() };
         for object in applied {
             ctx.live.upsert(monitor::observe(&object.live, &judge));
         }
         Ok(())
+    }
+
+    pub(super) fn owner<'a>(
+        &'a self,
+        operation: Option<Operation>,
+        previous: &'a HashSet<Identity>,
+    ) -> Owner<'a> {
+        let helm = self.options.helm.as_ref();
+        Owner {
+            namespace: &self.namespace,
+            name: &self.release,
+            upgrade: matches!(operation, Some(Operation::Upgrade)),
+            replace: helm.is_some_and(|helm| helm.force),
+            take_ownership: helm.is_some_and(|helm| helm.take_ownership),
+            overwrites: &self.options.overwrites,
+            previous,
+        }
     }
 
     /// Removes what the bundle no longer has, and after a takeover what its late holder may have left.
@@ -92,7 +106,7 @@ impl Run {
         }
         let keep = Identity::of_all(&rendered.objects, &ctx.downstream.kinds, &self.namespace);
         let release = (self.namespace.as_str(), self.release.as_str());
-        let mut removed = prune::prune(&ctx.downstream, &self.fence, release, before, &keep)
+        let mut removed = prune::prune(&self.downstream, &self.fence, release, before, &keep)
             .await
             .map_err(AttemptError::Prune)?;
         if sweeps {
@@ -104,14 +118,14 @@ impl Run {
                 );
                 BTreeSet::new()
             });
-            let strays = prune::strays(&ctx.downstream, &self.fence, &kinds, &rendered.hash, &keep, &gone);
+            let strays = prune::strays(&self.downstream, &self.fence, &kinds, &rendered.hash, &keep, &gone);
             removed.extend(strays.await.map_err(AttemptError::Prune)?);
             let (hash, stamp) = (rendered.hash.clone(), self.fence.stamp.clone());
             let _ = self.late.set(Late { kinds, hash, keep: keep.clone(), stamp, earlier });
         }
         if blind {
             warn!("a release record is lost: what it had is looked for by its labels");
-            let unlisted = prune::unlisted(&ctx.downstream, &self.fence, release, &rendered.hash, &keep);
+            let unlisted = prune::unlisted(&self.downstream, &self.fence, release, &rendered.hash, &keep);
             removed.extend(unlisted.await.map_err(AttemptError::Prune)?);
         }
         self.forget(removed);

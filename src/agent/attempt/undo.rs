@@ -53,8 +53,7 @@ impl Run {
             let mut objects = self.objects_of(gate.before()).await?;
             objects.extend(rendered.objects.iter().cloned());
             let (release, nothing) = ((self.namespace.as_str(), self.release.as_str()), HashSet::new());
-            let removed =
-                prune::prune(&self.job.ctx.downstream, &self.fence, release, &objects, &nothing).await;
+            let removed = prune::prune(&self.downstream, &self.fence, release, &objects, &nothing).await;
             self.forget(removed.map_err(AttemptError::Prune)?);
             self.run_hooks(&mut gate, &rendered.hash, &rendered.hooks, HookEvent::PostDelete).await
         };

@@ -70,6 +70,16 @@ impl Replica {
             self.by_hash.insert(hash.into(), name.clone());
             Entry::default()
         });
+        if let Some(entry) = self.units.get_mut(name)
+            && let Some(known) = &entry.object
+        {
+            let (before, after) = (&known.metadata, &object.metadata);
+            if before.labels != after.labels || before.annotations != after.annotations {
+                entry.monitored.touched();
+                // Others may select it now, or no longer.
+                self.states_changed = true;
+            }
+        }
         self.step(name, input(snapshot.clone()), Some(object));
         snapshot
     }

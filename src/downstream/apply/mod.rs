@@ -4,6 +4,7 @@
 //! Objects of one kind go up to [`PARALLEL`] at once. CRDs are waited for before the kinds they define. A failure lets
 //! what is under way finish, so that nothing of a closed attempt lands late.
 
+mod access;
 pub(in crate::downstream) mod body;
 mod crds;
 mod object;
@@ -49,6 +50,13 @@ pub struct Owner<'a> {
     /// What deployed revisions list: there is reason to think that these exist, and they were this release's. Never what
     /// only a failed one lists, which may be another's that it was refused.
     pub previous: &'a HashSet<Identity>,
+}
+
+impl Owner<'_> {
+    /// Helm's word in refusals.
+    fn operation(&self) -> &'static str {
+        if self.upgrade { "update" } else { "install" }
+    }
 }
 
 /// What somebody already knows about a live object, so that it need not be read.
@@ -147,6 +155,17 @@ pub enum ApplyError {
         #[source]
         source: RequestError,
     },
+    /// The account may not see the object, or there was no answer. Helm's text.
+    #[error("unable to continue with {operation}: could not get information about the resource {object}")]
+    Unseen {
+        /// `install` or `update`.
+        operation: &'static str,
+        /// The object.
+        object: String,
+        /// Why.
+        #[source]
+        source: RequestError,
+    },
     /// The object changed between every read and write.
     #[error("{object} is changed by others faster than it can be written")]
     Busy {
@@ -187,6 +206,7 @@ impl ApplyError {
             Self::Kind { .. }
             | Self::Foreign { .. }
             | Self::Read { .. }
+            | Self::Unseen { .. }
             | Self::Busy { .. }
             | Self::Terminating { .. }
             | Self::NotEstablished { .. }
@@ -200,6 +220,7 @@ impl ApplyError {
     }
 }
 
+pub use access::accessible;
 pub use crds::install as install_crds;
 pub(in crate::downstream) use crds::{establish, is_shown};
 

@@ -151,7 +151,7 @@ impl Job<'_> {
         let server = &self.ctx.server;
         let Some(mut live) = server.metadata(&place.path()).await.map_err(read)? else { return Ok(None) };
         if let Some(reason) = refusal(&live, object, place, self.owner, listed) {
-            let operation = if self.owner.upgrade { "update" } else { "install" };
+            let operation = self.owner.operation();
             return Err(ApplyError::Foreign { operation, object: described(place), reason });
         }
         let foreign = live.release().is_some_and(|owner| owner != (self.owner.namespace, self.owner.name));
@@ -224,6 +224,6 @@ fn masked(place: &Place<'_>, source: RequestError) -> RequestError {
 }
 
 /// As Helm names an existing object: `Kind "name" in namespace "namespace"`.
-fn described(place: &Place<'_>) -> String {
+pub(super) fn described(place: &Place<'_>) -> String {
     format!("{} \"{}\" in namespace \"{}\"", place.kind.resource.kind, place.name, place.namespace)
 }

@@ -10,7 +10,7 @@ use tracing::info;
 use super::{
     ReleaseError,
     codec::{Info, Release, Status},
-    state::{Operation, Owner, operation, owner, unaccounted},
+    state::{Operation, Owner, deployed, operation, owner, unaccounted},
     store::{Record, Store},
 };
 use crate::downstream::fence::{Fence, Fenced};
@@ -188,8 +188,7 @@ impl Gate {
     /// Those of [`Gate::before`] that were deployed once: what they list was this release's. A failed revision lists
     /// also what it was refused.
     pub fn deployed_before(&self) -> impl Iterator<Item = &Record> {
-        let once = |record: &&Record| matches!(record.status, Status::Deployed | Status::Superseded);
-        self.before().iter().filter(once)
+        deployed(&self.history)
     }
 }
 

@@ -131,6 +131,13 @@ pub fn unaccounted(history: &[Record]) -> &[Record] {
     &history[from..]
 }
 
+/// Those of [`unaccounted`] that were deployed once: what they list was this release's. A failed revision lists also what
+/// it was refused.
+pub fn deployed(history: &[Record]) -> impl Iterator<Item = &Record> {
+    let once = |record: &&Record| matches!(record.status, Status::Deployed | Status::Superseded);
+    unaccounted(history).iter().filter(once)
+}
+
 pub(super) enum Owner<'a> {
     /// The bundle that the newest readable record names.
     Bundle(&'a str),

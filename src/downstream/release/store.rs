@@ -41,7 +41,20 @@ pub struct Guard {
     pub nonce: Nonce,
 }
 
+/// In the place of a session: the removal failed, and nobody is at it.
+const NOBODY: &str = "nobody";
+
 impl Guard {
+    /// What a removal leaves that failed and has ended.
+    pub fn given_up(nonce: Nonce) -> Self {
+        Self { session: NOBODY.into(), nonce }
+    }
+
+    /// Whether nobody is at it: its place may be taken at once.
+    pub fn is_given_up(&self) -> bool {
+        self.session.0 == NOBODY
+    }
+
     /// Reads a guard; `None` when the text is not one of ours.
     pub fn parse(text: &str) -> Option<Self> {
         let (session, nonce) = text.split_once('/')?;
@@ -147,18 +160,25 @@ impl Record {
 #[derive(Clone)]
 pub struct Store {
     server: Server,
+    /// Reads the history; the agent's own.
+    reader: Server,
     clock: Clock,
 }
 
 impl Store {
     /// A store that dates its writes by `clock`.
     pub fn new(server: Server, clock: Clock) -> Self {
-        Self { server, clock }
+        Self { reader: server.clone(), server, clock }
     }
 
-    /// Requests, for the rest of this module.
-    pub(super) fn server(&self) -> &Server {
-        &self.server
+    /// The same records, written through another identity. They are read as before.
+    pub(in crate::downstream) fn written_through(&self, server: Server) -> Self {
+        Self { server, ..self.clone() }
+    }
+
+    /// Reads, for the rest of this module.
+    pub(super) fn reader(&self) -> &Server {
+        &self.reader
     }
 
     /// All revisions of a release, live, newest last. A record that cannot be decoded is an error on that record
@@ -169,7 +189,7 @@ impl Store {
         push_segment(&mut path, name);
         path.push_str("%2Cowner%3Dhelm");
         let attempt = || format!("{namespace}/{name}");
-        let list = self.server.get::<ListOf<Secret>>(&path).await;
+        let list = self.reader.get::<ListOf<Secret>>(&path).await;
         let list = list.map_err(|source| ReleaseError::Read { release: attempt(), source })?;
         let mut records: Vec<_> = list.items.into_iter().filter_map(Record::read).collect();
         records.sort_by_key(|record| record.revision);
@@ -250,7 +270,7 @@ impl Store {
 
     /// Reads one record again; `None` when it is gone.
     pub(super) async fn reread(&self, record: &Record) -> Result<Option<Record>, ReleaseError> {
-        match self.server.get::<Secret>(&path(&record.meta)).await {
+        match self.reader.get::<Secret>(&path(&record.meta)).await {
             Ok(secret) => Ok(Record::read(secret)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(source) => Err(ReleaseError::Read { release: record.name().to_owned(), source }),

@@ -22,7 +22,7 @@ impl Store {
     /// All releases of all namespaces, whoever made them. One request; their payloads stay on the server.
     pub async fn releases(&self) -> Result<Vec<Standing>, ReleaseError> {
         let path = "/api/v1/secrets?labelSelector=owner%3Dhelm";
-        let found = self.server().metadata_list(path).await;
+        let found = self.reader().metadata_list(path).await;
         let found = found.map_err(|source| ReleaseError::Read { release: "all".into(), source })?;
         let mut newest: HashMap<(String, String), Standing> = HashMap::new();
         for record in found {

@@ -58,7 +58,7 @@ fn a_win_starts_the_deployment_with_the_answered_version_as_epoch() {
     bench.step(Input::Seen(object("10")));
     let claim = bench.claim();
     let effects = bench.step(Input::Written(held("11", &claim)));
-    assert!(effects.contains(&Effect::Start { claim, epoch: "11".into(), taken_over: false }), "{effects:?}");
+    assert!(effects.contains(&Effect::Start { claim, epoch: "11".into() }), "{effects:?}");
     assert_eq!(wake(&effects), Some(secs(700)), "and wakes at its own budget");
 }
 

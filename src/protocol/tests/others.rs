@@ -53,6 +53,17 @@ fn a_quiet_holder_is_not_looked_at_again_and_again_while_no_slot_is_free_or_befo
 }
 
 #[test]
+fn a_quiet_holder_is_not_taken_over_on_what_was_known_before_a_restore() {
+    let (mut bench, _) = watching(&rival(ClaimState::Claimed));
+    bench.pass(15);
+    bench.unit.forget_versions();
+    assert_eq!(writes(&verified(&mut bench, true)), []);
+    assert!(bench.is_idle());
+    bench.step(Input::Seen(held("7", &rival(ClaimState::Claimed))));
+    assert_eq!(writes(&verified(&mut bench, true)).len(), 1);
+}
+
+#[test]
 fn a_holder_whose_lease_moved_is_left_in_peace() {
     let (mut bench, _) = watching(&rival(ClaimState::Claimed));
     bench.pass(15);
@@ -94,7 +105,7 @@ fn a_holder_with_a_deleted_lease_is_taken_over_at_once() {
     assert!(effects.contains(&Effect::Note(from)));
     let claim = bench.claim();
     let effects = bench.step(Input::Written(held("11", &claim)));
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Start { taken_over: true, .. })));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Start { claim, .. } if claim.unswept)));
 }
 
 #[test]
@@ -204,7 +215,7 @@ fn a_claim_that_cannot_be_read_does_not_stand_for_ever_on_what_is_up_to_date() {
     let claim = bench.claim();
     let effects = bench.step(Input::Written(Snapshot { outdated: false, ..held("11", &claim) }));
     assert!(
-        effects.iter().any(|effect| matches!(effect, Effect::Start { taken_over: true, .. })),
+        effects.iter().any(|effect| matches!(effect, Effect::Start { claim, .. } if claim.unswept)),
         "{effects:?}"
     );
 }

@@ -73,7 +73,7 @@ fn a_new_deployment_id_cancels_and_replaces_the_claim_by_a_fresh_one() {
     assert_ne!(next.nonce, claim.nonce);
     let answer = Snapshot { slot: ClaimSlot::Claim(next.clone()), version: "16".into(), ..moved };
     let effects = bench.step(Input::Written(answer));
-    assert!(effects.contains(&Effect::Start { claim: next.clone(), epoch: "16".into(), taken_over: false }));
+    assert!(effects.contains(&Effect::Start { claim: next.clone(), epoch: "16".into() }));
 }
 
 #[test]
@@ -264,6 +264,30 @@ fn an_unclear_step_into_a_wait_is_settled_by_the_slot() {
 }
 
 #[test]
+fn a_step_into_a_wait_of_an_object_that_is_missing_is_not_waited_for() {
+    for done_before in [true, false] {
+        let mut bench = Bench::running();
+        let claim = bench.claim();
+        bench.step(Input::Waiting { nonce: claim.nonce.clone(), seconds: 300 });
+        let mut effects = Vec::new();
+        if done_before {
+            effects = bench.done(Outcome::Deployed);
+            assert!(finish(&effects).is_none());
+        }
+        let absent = bench.step(Input::ReadAbsent);
+        effects.extend(absent);
+        if !done_before {
+            assert!(cancels(&effects));
+            assert!(writes(&bench.step(Input::Read(held("11", &claim)))).is_empty(), "it is told to stop");
+            effects = bench.done(Outcome::Stopped);
+        }
+        assert!(finish(&effects).is_some(), "{effects:?}");
+        bench.step(Input::ReadAbsent);
+        assert!(!bench.unit.holds_slot());
+    }
+}
+
+#[test]
 fn a_run_that_ends_while_its_step_into_the_wait_is_unanswered_is_finished_after_the_answer() {
     let mut bench = Bench::running();
     let claim = bench.claim();
@@ -315,4 +339,59 @@ fn a_finish_after_which_the_status_still_asks_is_no_storm() {
         writes(&effects).is_empty() && wake(&effects).is_some_and(|time| time > bench.now),
         "{effects:?}"
     );
+}
+
+#[test]
+fn the_mark_of_a_takeover_goes_on_until_a_deployment_has_swept() {
+    let vanished = || {
+        let mut bench = Bench::new();
+        bench.sessions.gone(&"b".into(), bench.now);
+        bench.step(Input::Seen(held("10", &rival(ClaimState::Claimed))));
+        let claim = bench.claim();
+        (bench, claim)
+    };
+    let moved = |version: &str, claim: &Claim| Snapshot { deployment: "d2".into(), ..held(version, claim) };
+    let replaced = |bench: &mut Bench, effects: &[Effect], deployment: &str| {
+        let Some((_, End::Replace(next))) = finish(effects) else { panic!("{effects:?}") };
+        let answer = Snapshot { deployment: deployment.into(), ..held("20", next) };
+        assert!(starts(&bench.step(Input::Written(answer))));
+        bench.claim().unswept
+    };
+
+    // It moves in the middle.
+    for (outcome, unswept) in [(Outcome::Stopped, true), (Outcome::Deployed, false)] {
+        let (mut bench, claim) = vanished();
+        assert!(starts(&bench.step(Input::Written(held("11", &claim)))));
+        bench.step(Input::Seen(moved("12", &claim)));
+        let effects = bench.done(outcome);
+        assert_eq!(replaced(&mut bench, &effects, "d2"), unswept);
+    }
+
+    // It moves before the answer: the claim is replaced at once, and again.
+    let (mut bench, claim) = vanished();
+    bench.step(Input::Unclear);
+    let effects = bench.step(Input::Read(moved("12", &claim)));
+    let Some((_, End::Replace(next))) = finish(&effects) else { panic!("{effects:?}") };
+    let next = next.clone();
+    bench.step(Input::Unclear);
+    let effects = bench.step(Input::Read(Snapshot { deployment: "d3".into(), ..held("13", &claim) }));
+    assert_ne!(finish(&effects), Some((&"13".into(), &End::Replace(next))));
+    assert!(replaced(&mut bench, &effects, "d3"));
+
+    // It fails, and another replica tries next; a failure of its own leaves no mark.
+    for takes_over in [true, false] {
+        let mut bench = if takes_over {
+            let (mut bench, claim) = vanished();
+            bench.step(Input::Written(held("11", &claim)));
+            bench
+        } else {
+            Bench::running()
+        };
+        let effects = bench.done(Outcome::Failed { cause: "quota".into() });
+        let Some((_, End::BackOff(left))) = finish(&effects) else { panic!("{effects:?}") };
+        let mut other = Bench::new();
+        other.step(Input::Seen(held("12", left)));
+        other.pass(600);
+        assert_eq!(other.claim().unswept, takes_over);
+    }
 }

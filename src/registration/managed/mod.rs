@@ -34,6 +34,7 @@ use crate::{
 pub use bootstrap::{Bootstrap, NAME as BOOTSTRAP};
 pub use error::ManagedError;
 pub use intent::NAME as INTENT;
+pub(super) use tls::text as kubeconfig_text;
 
 /// How the flow ended: either way, Secret `fleet-agent` is to be read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

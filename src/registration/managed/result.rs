@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::{Api, Client, api::PostParams};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, PostParams, Preconditions},
+};
 
 use super::ManagedError;
 use crate::registration::existing::{NAME, REQUEST};
@@ -41,7 +44,7 @@ impl Credentials {
 }
 
 /// Writes Secret `fleet-agent`: creates it where there was none, replaces it in exactly the version `judged`
-/// otherwise. False when somebody else was faster.
+/// otherwise (an immutable one by deletion and creation). False when somebody else was faster.
 pub async fn write(
     local: &Client,
     namespace: &str,
@@ -66,19 +69,35 @@ pub async fn write(
     secret.data = Some(BTreeMap::from(data));
     let secrets: Api<Secret> = Api::namespaced(local.clone(), namespace);
     let params = PostParams::default();
-    let mut written = match judged {
-        Some(_) => secrets.replace(NAME, &params, &secret).await,
+    let written = match judged {
         None => secrets.create(&params, &secret).await,
+        Some(old) if old.immutable == Some(true) => {
+            // It can only be replaced as a whole. A kill in between leaves the words and the bootstrap Secret.
+            let only_this = Preconditions {
+                uid: old.metadata.uid.clone(),
+                resource_version: old.metadata.resource_version.clone(),
+            };
+            match secrets.delete(NAME, &DeleteParams::default().preconditions(only_this)).await {
+                Ok(_) => create_anew(&secrets, secret).await,
+                Err(kube::Error::Api(status)) if status.code == 404 => create_anew(&secrets, secret).await,
+                Err(source) => Err(source),
+            }
+        }
+        Some(_) => match secrets.replace(NAME, &params, &secret).await {
+            // What was found wanting was deleted meanwhile: nothing stands in the way of a new one.
+            Err(kube::Error::Api(status)) if status.code == 404 => create_anew(&secrets, secret).await,
+            written => written,
+        },
     };
-    if judged.is_some() && matches!(&written, Err(kube::Error::Api(status)) if status.code == 404) {
-        // What was found wanting was deleted meanwhile: nothing stands in the way of a new one.
-        secret.metadata.uid = None;
-        secret.metadata.resource_version = None;
-        written = secrets.create(&params, &secret).await;
-    }
     match written {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
         Err(source) => Err(ManagedError::local("write", NAME, source)),
     }
+}
+
+async fn create_anew(secrets: &Api<Secret>, mut secret: Secret) -> kube::Result<Secret> {
+    secret.metadata.uid = None;
+    secret.metadata.resource_version = None;
+    secrets.create(&PostParams::default(), &secret).await
 }

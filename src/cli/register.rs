@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `flotilla register`: a cluster without a registering controller, by plain objects, printed or applied.
+
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{Args, ValueEnum};
+use kube::config::Kubeconfig;
+
+use super::{
+    cluster::ClusterFlags,
+    error::CliError,
+    output,
+    register_print::{self, Printed},
+};
+use crate::{
+    api::duration,
+    registration::{
+        bearer,
+        unmanaged::{
+            self, AGENT_NAMESPACE, Clusters, Done, DownstreamSettings, Identity,
+            LOCAL_REGISTRATION_NAMESPACE, Lifetime, Outcome, Plan, REGISTRATION_NAMESPACE, TOKEN_SECRET,
+            UnmanagedError, Wanted,
+        },
+    },
+};
+
+/// How Pods reach the API server of their own cluster.
+const IN_CLUSTER: &str = "https://kubernetes.default.svc";
+/// The API server makes no token for less.
+const SHORTEST: Duration = Duration::from_secs(600);
+
+/// Flags of `flotilla register`.
+#[derive(Debug, Args)]
+pub struct RegisterVerb {
+    /// Name of the Cluster.
+    pub name: String,
+    /// Namespace of the Cluster [default: fleet-default; with --local fleet-local].
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Labels of the Cluster, for the targets of bundles.
+    #[arg(long = "labels", value_name = "KEY=VALUE,…", value_delimiter = ',', value_parser = label)]
+    pub labels: Vec<(String, String)>,
+    /// Print one side's objects for `kubectl apply`, write nothing. The one of downstream has a token in it.
+    #[arg(long, value_enum, value_name = "SIDE")]
+    pub print: Option<Side>,
+    /// Print into this file, which must not exist; only its owner may read it.
+    #[arg(long, value_name = "FILE", requires = "print")]
+    pub to: Option<PathBuf>,
+    /// Only tell what would be written.
+    #[arg(long, conflicts_with_all = ["print", "rotate_token", "revoke"])]
+    pub dry_run: bool,
+    /// The cluster has a registration that it keeps: only Fleet's own agent is kept away from it.
+    #[arg(long, conflicts_with_all = ["rotate_token", "revoke", "print", "local", "labels"])]
+    pub existing: bool,
+    /// Exchange the token: a new one into the agent's Secret, then the end of all others.
+    #[arg(long, conflicts_with_all = ["revoke", "print"], requires = "downstream_kubeconfig")]
+    pub rotate_token: bool,
+    /// Take token, account and rights away. The bundles stay.
+    #[arg(long)]
+    pub revoke: bool,
+    /// With --revoke: delete the Cluster and its BundleDeployments, too. What they deployed stays.
+    #[arg(long, requires = "revoke", conflicts_with = "print")]
+    pub delete_bundles: bool,
+    /// Bundles come from the agent's own cluster. Without --server the agent uses its Pod's account.
+    #[arg(long, conflicts_with = "downstream_kubeconfig")]
+    pub local: bool,
+    /// What the agent needs.
+    #[command(flatten)]
+    pub access: AccessFlags,
+    /// Which clusters.
+    #[command(flatten)]
+    pub clusters: ClustersFlags,
+}
+
+/// Flags about credentials.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Credentials")]
+pub struct AccessFlags {
+    /// URL of the management cluster's API server as the agent reaches it [default: the kubeconfig's].
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+    /// Certificate authority of that server, PEM [default: the kubeconfig's].
+    #[arg(long, value_name = "FILE", conflicts_with = "system_ca")]
+    pub ca_file: Option<PathBuf>,
+    /// The agent's system trusts that server's authority.
+    #[arg(long)]
+    pub system_ca: bool,
+    /// Tokens end after this time (at least 10m); nobody renews them but `--rotate-token` [default: they do not end].
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub ttl: Option<Duration>,
+    /// With --print downstream: the token, - for standard input [default: read from the management cluster].
+    #[arg(long, value_name = "FILE", requires = "print")]
+    pub token_file: Option<PathBuf>,
+    /// With --print upstream: name of the token's Secret. To exchange a token, take a name never used before.
+    #[arg(long, value_name = "NAME", default_value = TOKEN_SECRET)]
+    pub token_secret: String,
+    /// Leave the agent's account and its rights in its own cluster to the agent's chart.
+    #[arg(long)]
+    pub for_chart: bool,
+}
+
+/// Flags that choose clusters and namespaces.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Clusters")]
+pub struct ClustersFlags {
+    /// Kubeconfig of the management cluster [env: KUBECONFIG] [default: ~/.kube/config].
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context in that kubeconfig [default: its current one].
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Kubeconfig of the agent's cluster [default: nothing is written there].
+    #[arg(long, value_name = "FILE")]
+    pub downstream_kubeconfig: Option<PathBuf>,
+    /// Context in that kubeconfig [default: its current one].
+    #[arg(long, value_name = "NAME", requires = "downstream_kubeconfig")]
+    pub downstream_context: Option<String>,
+    /// Namespace of the BundleDeployments [default: the Cluster's, or the one Fleet would make].
+    #[arg(long, value_name = "NAMESPACE")]
+    pub cluster_namespace: Option<String>,
+    /// Namespace of the agent in its own cluster.
+    #[arg(long, value_name = "NAMESPACE", default_value = AGENT_NAMESPACE)]
+    pub agent_namespace: String,
+}
+
+/// A side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Side {
+    /// The management cluster.
+    Upstream,
+    /// The agent's own cluster.
+    Downstream,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("not KEY=VALUE".to_owned()),
+    }
+}
+
+impl From<UnmanagedError> for CliError {
+    fn from(error: UnmanagedError) -> Self {
+        Self::Ended(Box::new(error))
+    }
+}
+
+/// Registers, prints, exchanges or takes away. `warn` gets sentences for standard error, `word` is random.
+pub async fn run(
+    verb: &RegisterVerb,
+    out: &mut dyn Write,
+    warn: &dyn Fn(&str),
+    word: u64,
+) -> Result<(), CliError> {
+    if let Some(side) = verb.print {
+        let mut text = Vec::new();
+        print(verb, side, &mut text, word).await?;
+        return match &verb.to {
+            Some(path) => write_private(path, &text),
+            None => out.write_all(&text).map_err(CliError::Output),
+        };
+    }
+    let upstream = verb.upstream().client().await?;
+    let mut told = Ok(());
+    let mut report = |done: Done| {
+        if told.is_ok() {
+            told = output::write(out, &line(&done));
+        }
+    };
+    if verb.existing {
+        let namespace = verb.registration_namespace();
+        report(unmanaged::keep_agent_bundle_away(&upstream, namespace, &verb.name, verb.dry_run).await?);
+        return told;
+    }
+    let mut plan = verb.plan()?;
+    let given = verb.clusters.cluster_namespace.is_some();
+    unmanaged::locate(&upstream, &mut plan, given).await?;
+    let downstream = verb.downstream(&upstream).await?;
+    if verb.revoke {
+        let clusters = Clusters { upstream, downstream };
+        unmanaged::revoke(&plan, &clusters, verb.delete_bundles, &mut report).await?;
+        return told;
+    }
+    let wanted = verb.wanted(plan, word)?;
+    if is_of_this_machine(&wanted.server) {
+        warn(&format!("an agent elsewhere cannot reach {}: name the server with --server", wanted.server));
+    }
+    match downstream {
+        Some(local) if verb.rotate_token => {
+            unmanaged::rotate(&wanted, &upstream, &local, &mut report).await?;
+        }
+        downstream => {
+            let reached = downstream.is_some();
+            unmanaged::register(&wanted, &Clusters { upstream, downstream }, &mut report).await?;
+            if !reached && !verb.dry_run {
+                warn(&format!(
+                    "nothing was written to the agent's cluster: `flotilla register {} --print downstream` prints \
+                     what it needs, a token included",
+                    verb.name
+                ));
+            }
+        }
+    }
+    told
+}
+
+async fn print(verb: &RegisterVerb, side: Side, out: &mut Vec<u8>, word: u64) -> Result<(), CliError> {
+    let mut plan = verb.plan()?;
+    if verb.revoke {
+        return match side {
+            Side::Upstream => register_print::revocation(out, &plan),
+            Side::Downstream => Err(CliError::Refused(
+                "in the agent's cluster there is only its Secret to delete: `kubectl delete secret fleet-agent`"
+                    .into(),
+            )),
+        };
+    }
+    if side == Side::Upstream {
+        let printed = Printed { ttl: verb.access.ttl, token_secret: &verb.access.token_secret, plan: &plan };
+        return register_print::upstream(out, &printed);
+    }
+    let token = match (&verb.access.token_file, plan.identity) {
+        (_, Identity::Pod) => None,
+        (Some(path), Identity::Own) => Some(read_token(path)?),
+        (None, Identity::Own) => {
+            let client = verb.upstream().client().await?;
+            unmanaged::locate(&client, &mut plan, verb.clusters.cluster_namespace.is_some()).await?;
+            Some(unmanaged::token_to_print(&client, &plan, verb.lifetime()?, word).await?)
+        }
+    };
+    let wanted = verb.wanted(plan, word)?;
+    let access = match &token {
+        None => unmanaged::Access::Pod { server: &wanted.server },
+        Some(token) => {
+            unmanaged::Access::Token { server: &wanted.server, authority: wanted.authority.as_deref(), token }
+        }
+    };
+    register_print::downstream(out, &wanted.plan, &access, wanted.settings)
+}
+
+impl RegisterVerb {
+    fn registration_namespace(&self) -> &str {
+        let default = if self.local { LOCAL_REGISTRATION_NAMESPACE } else { REGISTRATION_NAMESPACE };
+        self.namespace.as_deref().filter(|namespace| !namespace.is_empty()).unwrap_or(default)
+    }
+
+    fn plan(&self) -> Result<Plan, CliError> {
+        let identity = if self.local && self.access.server.is_none() { Identity::Pod } else { Identity::Own };
+        if identity == Identity::Pod && self.access.for_chart {
+            return Err(CliError::Refused(
+                "the agent's chart does all of this by itself: install it with local.enabled=true".into(),
+            ));
+        }
+        let labels: BTreeMap<_, _> = self.labels.iter().cloned().collect();
+        let (given, agents) = (self.clusters.cluster_namespace.as_deref(), &self.clusters.agent_namespace);
+        Ok(Plan::new(&self.name, self.registration_namespace(), given, labels, agents, identity)?)
+    }
+
+    fn lifetime(&self) -> Result<Lifetime, CliError> {
+        match self.access.ttl {
+            None => Ok(Lifetime::Unlimited),
+            Some(ttl) if ttl < SHORTEST => Err(CliError::Refused("--ttl must be at least 10m".into())),
+            Some(ttl) => Ok(Lifetime::Limited(ttl)),
+        }
+    }
+
+    fn wanted(&self, plan: Plan, word: u64) -> Result<Wanted, CliError> {
+        let (server, authority) =
+            if plan.identity == Identity::Pod { (IN_CLUSTER.to_owned(), None) } else { self.server()? };
+        Ok(Wanted {
+            plan,
+            lifetime: self.lifetime()?,
+            server,
+            authority,
+            settings: DownstreamSettings { for_chart: self.access.for_chart },
+            dry_run: self.dry_run,
+            word,
+        })
+    }
+
+    /// The server and its authority, by flag or as the kubeconfig has them.
+    fn server(&self) -> Result<(String, Option<String>), CliError> {
+        let flags = &self.access;
+        let by_flag = flags.ca_file.as_deref().map(read).transpose()?;
+        let decided = by_flag.is_some() || flags.system_ca;
+        if let (Some(server), true) = (&flags.server, decided) {
+            return Ok((server.clone(), by_flag));
+        }
+        let mut kubeconfig = self.upstream().kubeconfig()?.ok_or_else(|| {
+            let what = "--server, and --ca-file or --system-ca";
+            CliError::Refused(format!("there is no kubeconfig of the management cluster: give {what}"))
+        })?;
+        if let Some(context) = &self.clusters.context {
+            kubeconfig.current_context = Some(context.clone());
+        }
+        let server = flags.server.clone().or_else(|| bearer::server(&kubeconfig).map(str::to_owned));
+        let server = server.ok_or_else(|| {
+            CliError::Refused("the kubeconfig's context names no server: give one with --server".into())
+        })?;
+        Ok((server, if decided { by_flag } else { authority(&kubeconfig)? }))
+    }
+
+    fn upstream(&self) -> ClusterFlags {
+        ClusterFlags {
+            namespace: None,
+            kubeconfig: self.clusters.kubeconfig.clone(),
+            context: self.clusters.context.clone(),
+        }
+    }
+
+    async fn downstream(&self, upstream: &kube::Client) -> Result<Option<kube::Client>, CliError> {
+        if self.local {
+            return Ok(Some(upstream.clone()));
+        }
+        let Some(kubeconfig) = self.clusters.downstream_kubeconfig.clone() else { return Ok(None) };
+        let context = self.clusters.downstream_context.clone();
+        let flags = ClusterFlags { namespace: None, kubeconfig: Some(kubeconfig), context };
+        flags.client().await.map(Some)
+    }
+}
+
+fn authority(kubeconfig: &Kubeconfig) -> Result<Option<String>, CliError> {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let name = bearer::context(kubeconfig).map(|context| context.cluster.as_str());
+    let cluster = kubeconfig.clusters.iter().find(|cluster| Some(cluster.name.as_str()) == name);
+    let Some(cluster) = cluster.and_then(|cluster| cluster.cluster.as_ref()) else { return Ok(None) };
+    if let Some(data) = &cluster.certificate_authority_data {
+        let bytes = STANDARD.decode(data).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        let bad =
+            || CliError::Refused("the kubeconfig's certificate-authority-data is not PEM in base64".into());
+        return bytes.map(Some).ok_or_else(bad);
+    }
+    cluster.certificate_authority.as_deref().map(|path| read(Path::new(path))).transpose()
+}
+
+fn read(path: &Path) -> Result<String, CliError> {
+    std::fs::read_to_string(path)
+        .map_err(|source| CliError::Read { path: path.display().to_string(), source })
+}
+
+fn read_token(path: &Path) -> Result<String, CliError> {
+    let text = if path.as_os_str() == "-" {
+        let mut text = String::new();
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .map_err(|source| CliError::Read { path: "standard input".to_owned(), source })?;
+        text
+    } else {
+        read(path)?
+    };
+    let token = text.trim();
+    if token.is_empty() || token.contains(char::is_whitespace) {
+        let place = path.display();
+        return Err(CliError::Refused(format!("what {place} holds is not a token: one word")));
+    }
+    Ok(token.to_owned())
+}
+
+fn write_private(path: &Path, text: &[u8]) -> Result<(), CliError> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path).and_then(|mut file| file.write_all(text));
+    file.map_err(|source| CliError::Write { path: path.display().to_string(), source })
+}
+
+fn is_of_this_machine(server: &str) -> bool {
+    let host = server.split_once("://").map_or(server, |(_, rest)| rest);
+    ["127.", "localhost", "[::1]", "0.0.0.0"].iter().any(|start| host.starts_with(start))
+}
+
+fn line(done: &Done) -> String {
+    let word = match done.outcome {
+        Outcome::Created => "created",
+        Outcome::Configured => "configured",
+        Outcome::Unchanged => "unchanged",
+        Outcome::Deleted => "deleted",
+    };
+    format!("{} {word}\n", done.object)
+}
+
+#[cfg(test)]
+#[path = "register_tests.rs"]
+mod tests;
