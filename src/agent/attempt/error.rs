@@ -276,7 +276,6 @@ fn during(event: HookEvent) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
 
     use super::*;
 
