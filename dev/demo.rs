@@ -11,6 +11,8 @@ mod disturb;
 mod progress;
 #[path = "demonstration/summary.rs"]
 mod summary;
+#[path = "demonstration/top.rs"]
+mod top;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -99,8 +101,10 @@ async fn run(world: &World, bundles: &[Bundle], setup: &Clock) -> anyhow::Result
     let publisher = world.publisher().await?;
     let publishing = publisher.publish(bundles);
     let disturbing = disturb::disturb(world, &units, &records, &mut replicas, bundles.len(), clock);
-    let (published, disturbances) = tokio::join!(publishing, disturbing);
+    let showing = top::show(world, &units, bundles.len(), clock);
+    let (published, disturbances, shown) = tokio::join!(publishing, disturbing, showing);
     published?;
+    shown?;
     let disturbances = disturbances?;
     units.until_ready(bundles.iter().map(|bundle| bundle.name.as_str()), BOUND).await?;
     let seconds = clock.seconds();

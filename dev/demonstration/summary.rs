@@ -102,9 +102,12 @@ pub fn look_around(world: &World) -> String {
          KUBECONFIG={up} {kubectl} get bundledeployments -A\n  \
          KUBECONFIG={down} {kubectl} get deployments -A\n  \
          KUBECONFIG={down} {helm} list -A\n  \
+         KUBECONFIG={up} {flotilla} top -n {namespace} --downstream-kubeconfig {down}\n  \
          logs: {logs}",
         up = upstream.display(),
         down = downstream.display(),
+        flotilla = world.binary.display(),
+        namespace = world.registration.cluster_namespace,
         logs = world.dir().display(),
     )
 }

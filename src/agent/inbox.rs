@@ -44,6 +44,8 @@ pub enum Message {
     Monitored {
         /// Which unit.
         name: Name,
+        /// The release that its status named.
+        release: String,
         /// What it found.
         outcome: super::monitoring::Outcome,
     },

@@ -11,7 +11,7 @@ mod census;
 mod checkin;
 mod collect;
 mod context;
-mod dependencies;
+pub(crate) mod dependencies;
 mod evidence;
 mod execute;
 mod history;

@@ -132,6 +132,7 @@ impl Replica {
             && !rests
             && self.is_assigned(&entry.unit);
         let state = (latest.rest, latest.release.clone(), latest.gate.clone());
+        let looked_at = latest.release.clone();
         let Some(entry) = self.units.get_mut(name) else { return };
         if !mine {
             entry.monitored.seen = None;
@@ -171,12 +172,12 @@ impl Replica {
                 None if blocked => Outcome::Again(None),
                 waits_for => look(&ctx, &name, &object, plan, waits_for, rest).await,
             };
-            outbox.send(Message::Monitored { name, outcome }).await;
+            outbox.send(Message::Monitored { name, release: looked_at, outcome }).await;
         });
     }
 
-    /// Takes in what a look found.
-    pub(super) fn on_monitored(&mut self, name: &Name, outcome: Outcome) {
+    /// Takes in what a look found when the status named `release`.
+    pub(super) fn on_monitored(&mut self, name: &Name, release: String, outcome: Outcome) {
         let now = self.ctx.clock.now();
         let Some(entry) = self.units.get_mut(name) else { return };
         entry.monitored.running = false;
@@ -201,16 +202,16 @@ impl Replica {
             Outcome::RecordGone => {
                 warn!(unit = %name, "its release record is gone: deploying again");
                 entry.monitored.plan = None;
-                self.feed(name, Input::Redeploy);
+                self.feed(name, Input::Redeploy { of: Some(release) });
             }
             Outcome::PutRight { what, pace } => {
                 info!(unit = %name, "{what}: put right");
                 entry.monitored.put_right_at = now + pace;
-                self.feed(name, Input::Redeploy);
+                self.feed(name, Input::Redeploy { of: Some(release) });
             }
             Outcome::HistoryLost => {
                 warn!(unit = %name, "the management cluster does not know what was deployed last: trying to deploy what it wants");
-                self.feed(name, Input::Redeploy);
+                self.feed(name, Input::Redeploy { of: Some(release) });
             }
             Outcome::Again(cause) => {
                 if let Some(cause) = cause {

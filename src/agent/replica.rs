@@ -270,12 +270,12 @@ impl Replica {
                 entry.ended = Some(ended);
                 self.feed(&name, input);
             }
-            Message::Monitored { name, outcome } => self.on_monitored(&name, outcome),
+            Message::Monitored { name, release, outcome } => self.on_monitored(&name, release, outcome),
             Message::Strays { name, earlier } => {
                 if let Some(entry) = self.units.get_mut(&name) {
                     entry.sweep = true;
                     entry.earlier = earlier;
-                    self.feed(&name, Input::Redeploy);
+                    self.feed(&name, Input::Redeploy { of: None });
                 }
             }
             Message::CheckedIn { result } => self.check_ins.ended(&self.ctx, result),

@@ -11,6 +11,7 @@ use super::{
     cluster::ClusterFlags,
     error::CliError,
     output::{self, Form},
+    past,
     plan::{self, Additions, CLUSTER_LABELS, Plan},
     source,
 };
@@ -20,7 +21,7 @@ use crate::api::{BundleDeployment, Content, manifest::Manifest};
 const TRIES: usize = 5;
 
 /// Put on by Fleet's Bundle reconciler: the object is a controller's.
-const CONTROLLER_FINALIZER: &str = "fleet.cattle.io/bundle-deployment-finalizer";
+pub(super) const CONTROLLER_FINALIZER: &str = "fleet.cattle.io/bundle-deployment-finalizer";
 
 /// Flags of `flotilla apply`.
 #[derive(Debug, Args)]
@@ -236,6 +237,7 @@ fn merged(live: &BundleDeployment, planned: &BundleDeployment) -> Result<Option<
     let mut merged = live.clone();
     merged.metadata.labels = Some(labels);
     merged.spec = planned.spec.clone();
+    past::remember(live, &mut merged).map_err(|error| CliError::Print(Box::new(error)))?;
     Ok(Some(merged))
 }
 

@@ -13,12 +13,18 @@ use super::{
     apply::ApplyVerb,
     claims::{QuarantineVerb, ReleaseVerb, RetryVerb},
     delete::DeleteVerb,
+    diff::DiffVerb,
     doctor::DoctorVerb,
+    events::EventsVerb,
+    explain::ExplainVerb,
     get::GetVerb,
     man::ManVerb,
     ready::ReadyVerb,
     register::RegisterVerb,
+    render::RenderVerb,
     reset::ResetVerb,
+    rollback::RollbackVerb,
+    top::TopVerb,
 };
 use crate::{agent::args::AgentArgs, api::duration, controller::args::ControllerArgs};
 
@@ -51,6 +57,18 @@ pub enum Verb {
     Delete(DeleteVerb),
     /// Show bundles and who works on them.
     Get(GetVerb),
+    /// Say where a bundle is and why, and what comes next.
+    Explain(ExplainVerb),
+    /// Show what agents and controller reported about bundles.
+    Events(EventsVerb),
+    /// Show replicas, what they work on, and what waits and why, as it happens.
+    Top(TopVerb),
+    /// Print what a deployment of a bundle would apply.
+    Render(RenderVerb),
+    /// Show what a deployment of a bundle would change; exit code 1 if anything, 2 after an error.
+    Diff(DiffVerb),
+    /// Go back to what `flotilla apply` deployed before.
+    Rollback(RollbackVerb),
     /// Try bundles again now that back off, are in quarantine, or wait for a change.
     Retry(RetryVerb),
     /// Take claims away, with their counts.

@@ -118,7 +118,7 @@ impl Edit {
 }
 
 /// What stands in the claim's condition.
-fn slot(bd: &BundleDeployment) -> ClaimSlot {
+pub(super) fn slot(bd: &BundleDeployment) -> ClaimSlot {
     bd.condition(keys::CLAIM_CONDITION).map_or(ClaimSlot::Empty, |condition| {
         ClaimSlot::parse(&condition.status, &condition.reason, &condition.message)
     })
@@ -129,7 +129,7 @@ fn holder(slot: &ClaimSlot) -> &str {
 }
 
 /// A replica gave up for good: applied by name, installed in truth not.
-fn gave_up(bd: &BundleDeployment) -> bool {
+pub(super) fn gave_up(bd: &BundleDeployment) -> bool {
     let failed = |type_| bd.condition(type_).is_some_and(|condition| condition.status == "False");
     bd.status.as_ref().is_some_and(|status| !status.applied_deployment_id.is_empty())
         && (failed("Installed") || failed("Deployed"))

@@ -26,6 +26,31 @@ pub struct ClusterFlags {
     pub context: Option<String>,
 }
 
+/// Flags that choose the cluster that bundles are deployed to.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct DownstreamFlags {
+    /// Kubeconfig of the cluster that the bundles are deployed to.
+    #[arg(long, value_name = "FILE")]
+    pub downstream_kubeconfig: Option<PathBuf>,
+    /// Context in that kubeconfig [default: its current one].
+    #[arg(long, value_name = "NAME", requires = "downstream_kubeconfig")]
+    pub downstream_context: Option<String>,
+}
+
+impl DownstreamFlags {
+    /// A client for that cluster; `None` where none is named. It is never guessed.
+    pub async fn client(&self) -> Result<Option<Client>, CliError> {
+        let Some(kubeconfig) = &self.downstream_kubeconfig else { return Ok(None) };
+        let flags = ClusterFlags {
+            kubeconfig: Some(kubeconfig.clone()),
+            context: self.downstream_context.clone(),
+            ..ClusterFlags::default()
+        };
+        flags.client().await.map(Some)
+    }
+}
+
 impl ClusterFlags {
     /// A client for the cluster.
     pub async fn client(&self) -> Result<Client, CliError> {

@@ -10,7 +10,7 @@ use kube::{
     runtime::wait::{await_condition, conditions},
 };
 
-use super::{cluster::ClusterFlags, error::CliError, output};
+use super::{cluster::ClusterFlags, error::CliError, output, past};
 use crate::api::{BundleDeployment, Content, DeploymentId, keys};
 
 /// Flags of `flotilla delete`.
@@ -73,7 +73,9 @@ async fn delete(
         }
     }
     // Only now: a BundleDeployment that is still there, held by a finalizer, still uses its Content.
-    let contents: BTreeSet<_> = gone.iter().map(content_name).filter(|name| !name.is_empty()).collect();
+    let earlier = gone.iter().flat_map(past::entries).map(|entry| entry.content());
+    let contents: BTreeSet<_> =
+        gone.iter().map(content_name).chain(earlier).filter(|name| !name.is_empty()).collect();
     for content in contents {
         if let Err(error) = remove_unused(client, &content).await {
             warn(&format!("Content {content} stays: {}", crate::telemetry::chain(&error)));

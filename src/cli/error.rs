@@ -75,6 +75,21 @@ pub enum CliError {
         #[source]
         source: ServerError,
     },
+    /// Something else could not be done.
+    #[error("{doing}")]
+    Failed {
+        /// What was tried, on what.
+        doing: String,
+        /// Why not.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// No failure: `flotilla diff` found differences.
+    #[error("there are differences")]
+    Differs,
+    /// `flotilla diff` could not compare.
+    #[error(transparent)]
+    NotCompared(Box<CliError>),
     /// An agent or a controller ended.
     #[error(transparent)]
     Ended(Box<dyn Error + Send + Sync>),
@@ -99,9 +114,24 @@ impl CliError {
         move |error| Self::Server { doing, source: ServerError(error) }
     }
 
+    /// The same for what is no request.
+    pub fn failed<E: Error + Send + Sync + 'static>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let doing = doing.into();
+        move |error| Self::Failed { doing, source: Box::new(error) }
+    }
+
     /// The reader of our output went away.
     pub fn is_broken_pipe(&self) -> bool {
-        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+        match self {
+            Self::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,
+            Self::NotCompared(error) => error.is_broken_pipe(),
+            _ => false,
+        }
+    }
+
+    /// What the process ends with. Only `flotilla diff` has more than one: 1 for a difference, 2 for a failure.
+    pub fn exit_code(&self) -> u8 {
+        if matches!(self, Self::NotCompared(_)) { 2 } else { 1 }
     }
 }
 

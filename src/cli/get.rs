@@ -34,6 +34,9 @@ pub struct GetVerb {
     /// Leave out the first line.
     #[arg(long)]
     pub no_headers: bool,
+    /// Go on with a line for each change, until interrupted.
+    #[arg(short, long)]
+    pub watch: bool,
     /// Which cluster.
     #[command(flatten)]
     pub cluster: ClusterFlags,
@@ -42,7 +45,7 @@ pub struct GetVerb {
 /// Forms of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// The table, with messages.
+    /// The table, with claims, drift and messages.
     Wide,
     /// YAML.
     Yaml,
@@ -61,6 +64,9 @@ pub async fn run(
 ) -> Result<(), CliError> {
     let namespace = if verb.all_namespaces { None } else { Some(verb.cluster.namespace()?) };
     let client = verb.cluster.client().await?;
+    if verb.watch {
+        return super::get_watch::run(verb, client, namespace.as_deref(), out, now).await;
+    }
     let (found, missing) = find(verb, &client, namespace.as_deref()).await?;
     print(verb, &found, namespace.as_deref(), out, warn, now)?;
     match missing.first() {
@@ -122,7 +128,7 @@ fn print(
         }
         wide @ (Some(Output::Wide) | None) => {
             let shown =
-                Shown { namespace: namespace.is_none(), message: wide.is_some(), headers: !verb.no_headers };
+                Shown { namespace: namespace.is_none(), wide: wide.is_some(), headers: !verb.no_headers };
             return output::write(out, &table(found, shown, now));
         }
     };
@@ -130,30 +136,59 @@ fn print(
     output::objects(out, found, form, true)
 }
 
-/// What the table shows besides the fixed columns.
+/// What the table shows besides the columns that it always has.
 #[derive(Clone, Copy, Debug)]
-struct Shown {
-    namespace: bool,
-    message: bool,
-    headers: bool,
+pub(super) struct Shown {
+    pub(super) namespace: bool,
+    pub(super) wide: bool,
+    pub(super) headers: bool,
+}
+
+impl Shown {
+    /// The titles.
+    pub(super) fn titles(self) -> Vec<String> {
+        let title = |text: &str| text.to_owned();
+        self.pick(Row {
+            namespace: title("NAMESPACE"),
+            name: title("NAME"),
+            state: title("STATE"),
+            claim: title("CLAIM"),
+            holder: title("HOLDER"),
+            attempt: title("ATTEMPT"),
+            ready: title("READY"),
+            drift: title("DRIFT"),
+            age: title("AGE"),
+            message: title("MESSAGE"),
+        })
+    }
+
+    /// The cells of a line.
+    pub(super) fn pick(self, row: Row) -> Vec<String> {
+        let wide = |text: String| self.wide.then_some(text);
+        let cells = [
+            self.namespace.then_some(row.namespace),
+            Some(row.name),
+            Some(row.state),
+            wide(row.claim),
+            Some(row.holder),
+            Some(row.attempt),
+            Some(row.ready),
+            wide(row.drift),
+            Some(row.age),
+            wide(row.message),
+        ];
+        cells.into_iter().flatten().collect()
+    }
 }
 
 fn table(found: &[BundleDeployment], shown: Shown, now: DateTime<Utc>) -> String {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
-    let pick = |namespace: String, fixed: [String; 6], message: String| {
-        let front = shown.namespace.then_some(namespace);
-        let back = shown.message.then_some(message);
-        front.into_iter().chain(fixed).chain(back).collect::<Vec<_>>()
-    };
     if shown.headers {
-        let fixed = ["NAME", "STATE", "HOLDER", "ATTEMPT", "READY", "AGE"].map(str::to_owned);
-        table.set_header(pick("NAMESPACE".to_owned(), fixed, "MESSAGE".to_owned()));
+        table.set_header(shown.titles());
     }
     for bd in found {
-        let row = Row::of(bd, now);
-        let fixed = [row.name, row.state, row.holder, row.attempt, row.ready, row.age];
-        table.add_row(pick(row.namespace, fixed, row.message));
+        table.add_row(shown.pick(Row::of(bd, now)));
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 3));
@@ -164,19 +199,21 @@ fn table(found: &[BundleDeployment], shown: Shown, now: DateTime<Utc>) -> String
 
 /// One line, all texts ready. Absent is `-`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Row {
-    namespace: String,
-    name: String,
-    state: String,
-    holder: String,
-    attempt: String,
-    ready: String,
-    age: String,
-    message: String,
+pub(super) struct Row {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) state: String,
+    pub(super) claim: String,
+    pub(super) holder: String,
+    pub(super) attempt: String,
+    pub(super) ready: String,
+    pub(super) drift: String,
+    pub(super) age: String,
+    pub(super) message: String,
 }
 
 impl Row {
-    fn of(bd: &BundleDeployment, now: DateTime<Utc>) -> Self {
+    pub(super) fn of(bd: &BundleDeployment, now: DateTime<Utc>) -> Self {
         let claim = claim(bd);
         let counts = bd.status.as_ref().and_then(|status| status.resource_counts);
         let age = bd.creation_timestamp().map(|created| now.timestamp() - created.0.as_second());
@@ -186,9 +223,11 @@ impl Row {
             namespace: bd.namespace().unwrap_or_default(),
             name: bd.name_any(),
             state: state::state(bd).to_string(),
+            claim: or_dash(claim.reason),
             holder: or_dash(claim.holder),
             attempt: or_dash(claim.attempt),
             ready: or_dash(counts.map(|counts| format!("{}/{}", counts.ready, counts.desired_ready))),
+            drift: or_dash(drift(bd)),
             age: or_dash(age.map(age::text)),
             message: one_line(&claim.trouble.unwrap_or_else(|| message(bd))),
         }
@@ -198,6 +237,7 @@ impl Row {
 /// What the table shows of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ClaimWords {
+    reason: Option<String>,
     /// Only of a claim that is held.
     holder: Option<String>,
     attempt: Option<String>,
@@ -216,9 +256,20 @@ fn claim(bd: &BundleDeployment) -> ClaimWords {
     let held = condition.status == "True";
     let trouble = format!("{}: {cause}", condition.reason);
     ClaimWords {
+        reason: Some(condition.reason.clone()),
         holder: word("holder").filter(|_| held),
         attempt: word("attempt"),
         trouble: (!held).then(|| trouble.trim_end_matches(": ").to_owned()),
+    }
+}
+
+/// How many objects differ or are missing; more than the status lists is `10+`.
+fn drift(bd: &BundleDeployment) -> Option<String> {
+    let status = bd.status.as_ref()?;
+    match (status.modified_status.len(), status.incomplete_state) {
+        (0, _) => None,
+        (count, true) => Some(format!("{count}+")),
+        (count, false) => Some(count.to_string()),
     }
 }
 

@@ -26,6 +26,7 @@ fn verb(output: Option<Output>) -> GetVerb {
         all_namespaces: false,
         output,
         no_headers: false,
+        watch: false,
         cluster: ClusterFlags::default(),
     }
 }
@@ -85,6 +86,10 @@ fn wide_adds_messages_and_all_namespaces_adds_the_namespace() {
     let last = wide.lines().last().unwrap();
     assert!(last.starts_with("c1   db  "), "{wide}");
     assert!(last.ends_with("BackingOff: no such kind: x=y"), "{wide}");
+    let columns = printed(&verb(Some(Output::Wide)), &found, Some("c1")).0;
+    let titles: Vec<_> = columns.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(titles, ["NAME", "STATE", "CLAIM", "HOLDER", "ATTEMPT", "READY", "DRIFT", "AGE", "MESSAGE"]);
+    assert!(columns.contains("Claimed  "), "{columns}");
     assert_eq!(wide.lines().count(), 3, "no headers");
     assert!(printed(&verb(None), &found, None).0.starts_with("NAMESPACE   NAME "));
 }
@@ -113,7 +118,8 @@ fn a_long_message_is_not_wrapped() {
 #[test]
 fn a_claim_that_cannot_be_read_shows_no_holder() {
     let strange = json!({"conditions": [{"type": "InProgress", "status": "True", "message": "holder"}]});
-    assert_eq!(claim(&bd("x", strange)), ClaimWords::default());
+    let words = claim(&bd("x", strange));
+    assert_eq!((words.holder, words.attempt, words.trouble), (None, None, None));
 }
 
 #[test]
@@ -149,4 +155,15 @@ async fn names_are_looked_up_one_by_one_and_missing_ones_reported() {
     let (found, missing) = find(&verb, &client, Some("c1")).await.unwrap();
     assert_eq!((found.len(), missing), (1, vec!["gone".to_owned()]));
     assert_eq!(lines(&asked).len(), 2);
+}
+
+#[test]
+fn drift_is_counted_as_far_as_the_status_lists_it() {
+    let modified = |count: usize, cut: bool| {
+        let entries = vec![json!({"kind": "ConfigMap", "name": "a"}); count];
+        drift(&bd("x", json!({"modifiedStatus": entries, "incompleteState": cut})))
+    };
+    assert_eq!(modified(0, true), None);
+    assert_eq!(modified(2, false).as_deref(), Some("2"));
+    assert_eq!(modified(10, true).as_deref(), Some("10+"));
 }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command line: one file per verb, and nothing in them that needs a terminal to be tested.
 //!
-//! Exit codes: 0 done, 1 an error (told on standard error), 2 arguments that cannot be read.
+//! Exit codes: 0 done, 1 an error (told on standard error), 2 arguments that cannot be read. `flotilla diff`: 1 for a
+//! difference, 2 for an error.
 
 mod age;
 mod agent;
 pub mod apply;
 pub mod args;
+mod changes;
 mod claim_edit;
 pub mod claims;
 pub mod cluster;
@@ -14,22 +16,31 @@ mod completion;
 mod controller;
 mod crds;
 pub mod delete;
+pub mod diff;
 pub mod doctor;
 pub mod error;
+pub mod events;
+pub mod explain;
 mod files;
 mod fleet_yaml;
 pub mod get;
+mod get_watch;
 mod glob;
 pub mod man;
 pub mod output;
+mod past;
 pub mod plan;
 pub mod ready;
 pub mod register;
 mod register_print;
+pub mod render;
 pub mod reset;
+pub mod rollback;
 #[cfg(test)]
 mod scripted;
 pub mod source;
+pub mod top;
+pub mod unit;
 mod version;
 mod yaml;
 
@@ -56,9 +67,10 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // `flotilla get | head` has what it wanted.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(CliError::Differs) => CliError::Differs.exit_code().into(),
         Err(error) => {
             tell(&format!("error: {}", chain(&error)));
-            ExitCode::FAILURE
+            error.exit_code().into()
         }
     }
 }
@@ -71,6 +83,12 @@ fn dispatch(verb: Verb, out: &mut dyn Write) -> Result<(), CliError> {
         Verb::Apply(verb) => short(apply::run(&verb, out, &warn)),
         Verb::Delete(verb) => short(delete::run(&verb, out, &warn)),
         Verb::Get(verb) => short(get::run(&verb, out, &warn, now())),
+        Verb::Explain(verb) => short(explain::run(&verb, out, now())),
+        Verb::Events(verb) => short(events::run(&verb, out, &warn, now())),
+        Verb::Top(verb) => short(top::run(&verb, out, now())),
+        Verb::Render(verb) => short(render::run(&verb, out, &warn, now())),
+        Verb::Diff(verb) => short(diff::run(&verb, out, &warn, now())),
+        Verb::Rollback(verb) => short(rollback::run(&verb, out)),
         Verb::Retry(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Release(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),
         Verb::Quarantine(verb) => edit(&verb.chosen, &verb.edit(), out, &warn),

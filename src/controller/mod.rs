@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// `reportingComponent` of the controller's Events.
-const COMPONENT: &str = "flotilla-controller";
+pub const COMPONENT: &str = "flotilla-controller";
 /// One request's limit.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -84,7 +84,7 @@ pub(super) fn namespace_of<'a>(kind: &Kind, written: &'a str, release_namespace:
 }
 
 /// Helm's keep policy, as written in a manifest.
-pub(super) fn is_kept(object: &Object) -> bool {
+pub fn is_kept(object: &Object) -> bool {
     let policy = object.value["metadata"]["annotations"][keys::RESOURCE_POLICY].as_str();
     policy.is_some_and(|policy| policy.trim().eq_ignore_ascii_case("keep"))
 }

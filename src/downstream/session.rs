@@ -8,6 +8,7 @@
 mod lease;
 mod pods;
 mod sweep;
+mod view;
 mod watch;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -19,6 +20,7 @@ use sha2::{Digest, Sha256};
 pub use lease::{Renewal, SessionConfig, SessionHealth, SessionLease};
 pub use pods::{PodEvent, watch_pods};
 pub use sweep::{OWNERLESS_AFTER, Sweeper};
+pub use view::{SessionView, ViewEvent, list_views, watch_views};
 pub use watch::{SessionEvent, watch_sessions};
 
 use crate::{

@@ -61,7 +61,11 @@ fn take_in(unit: &mut Unit, input: Input, env: &Env<'_>, effects: &mut Vec<Effec
         Input::Removed(removal) => removed(unit, removal, env, effects),
         Input::Tick => {}
         Input::Stop => cancel(unit, effects),
-        Input::Redeploy => unit.redeploy = true,
+        Input::Redeploy { of } => {
+            let stands =
+                |release: &String| unit.latest.as_ref().is_some_and(|latest| latest.release == *release);
+            unit.redeploy |= of.as_ref().is_none_or(stands);
+        }
     }
     tick_removal(unit, woken, env, effects);
     run::watch_deadline(unit, env, effects);

@@ -74,8 +74,12 @@ pub enum Input {
     Tick,
     /// The grace period is over: stop at a safe point.
     Stop,
-    /// Deploy again although the status is up to date (its release record is gone).
-    Redeploy,
+    /// Deploy again although the status is up to date, for instance because its release record is gone.
+    Redeploy {
+        /// The release that the status named when that was found: under another one it is history. `None`: whatever
+        /// stands.
+        of: Option<String>,
+    },
 }
 
 /// How a deployment ended.

@@ -9,11 +9,14 @@ pub(in crate::downstream) mod body;
 mod crds;
 mod object;
 mod ownership;
+mod preview;
 
 use std::{collections::HashSet, sync::Arc};
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use serde_json::Value;
+
+pub use preview::{Preview, preview};
 
 use super::{
     Downstream,

@@ -323,11 +323,20 @@ fn a_hand_over_keeps_the_record_and_counts_no_loss() {
 fn a_redeploy_that_failed_for_good_is_not_repeated() {
     let mut bench = Bench::new();
     bench.step(Input::Seen(Snapshot { outdated: false, ..object("10") }));
-    bench.step(Input::Redeploy);
+    bench.step(Input::Redeploy { of: None });
     let claim = bench.claim();
     bench.step(Input::Written(Snapshot { outdated: false, ..held("11", &claim) }));
     bench.done(Outcome::Permanent);
     assert_eq!(bench.step(Input::Written(Snapshot { outdated: false, ..object("12") })), []);
+}
+
+#[test]
+fn what_was_missed_of_a_release_that_is_history_deploys_nothing() {
+    let mut bench = Bench::new();
+    let stands = |version| Snapshot { outdated: false, release: "ns/app:4".into(), ..object(version) };
+    bench.step(Input::Seen(stands("10")));
+    assert_eq!(bench.step(Input::Redeploy { of: Some("ns/app:1".into()) }), []);
+    assert!(!writes(&bench.step(Input::Redeploy { of: Some("ns/app:4".into()) })).is_empty());
 }
 
 #[test]

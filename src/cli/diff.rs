@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `flotilla diff`: what a deployment would change, asked of the API server by dry runs.
+
+use std::{collections::HashSet, io::Write};
+
+use chrono::{DateTime, Utc};
+use clap::Args;
+use serde_json::Value;
+
+use super::{
+    changes::difference,
+    cluster::{ClusterFlags, DownstreamFlags},
+    error::CliError,
+    output, render,
+    unit::{self, Inputs, Unit, UnitFlags},
+};
+use crate::{
+    api,
+    downstream::{
+        Downstream,
+        apply::{self, Owner},
+        objects::{Identity, is_kept},
+        release::{Operation, Record, operation, unaccounted},
+    },
+    render::{Object, parse_manifest},
+};
+
+/// Flags of `flotilla diff`.
+#[derive(Debug, Args)]
+pub struct DiffVerb {
+    /// What is compared.
+    #[command(flatten)]
+    pub unit: UnitFlags,
+    /// Which cluster.
+    #[command(flatten)]
+    pub cluster: ClusterFlags,
+    /// The cluster below, which is required.
+    #[command(flatten)]
+    pub downstream: DownstreamFlags,
+}
+
+/// Compares and prints. A difference is an "error" of its own, for the exit code: [`CliError::Differs`].
+pub async fn run(
+    verb: &DiffVerb,
+    out: &mut dyn Write,
+    warn: &dyn Fn(&str),
+    now: DateTime<Utc>,
+) -> Result<(), CliError> {
+    let result = compare(verb, out, warn, now).await;
+    match result {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(CliError::Differs),
+        Err(error) => Err(CliError::NotCompared(Box::new(error))),
+    }
+}
+
+async fn compare(
+    verb: &DiffVerb,
+    out: &mut dyn Write,
+    warn: &dyn Fn(&str),
+    now: DateTime<Utc>,
+) -> Result<bool, CliError> {
+    let Some(below) = render::downstream(&verb.downstream, now).await? else {
+        return Err(CliError::Refused(
+            "--downstream-kubeconfig is needed: the cluster below says what would change".to_owned(),
+        ));
+    };
+    let units = unit::read(&verb.unit, &verb.cluster, warn).await?;
+    let engine = render::engine()?;
+    let inputs = Inputs { engine: &engine, below: Some(&below), flags: &verb.unit };
+    let mut differs = false;
+    for unit in &units {
+        for text in differences(&inputs, &below, unit, warn).await? {
+            differs = true;
+            output::write(out, &text)?;
+        }
+    }
+    Ok(differs)
+}
+
+async fn differences(
+    inputs: &Inputs<'_>,
+    below: &Downstream,
+    unit: &Unit,
+    warn: &dyn Fn(&str),
+) -> Result<Vec<String>, CliError> {
+    let (rendered, history) = unit::rendered(inputs, unit).await?;
+    let (options, name) = (unit.bd.options(), unit.name());
+    let namespace = api::release_namespace(&options).to_owned();
+    let release = api::release_name(&name, &options);
+    let earlier = earlier(inputs, &history, &name).await?;
+    let previous = Identity::of_all(&earlier, &below.kinds, &namespace);
+    let owner = Owner {
+        namespace: &namespace,
+        name: &release,
+        upgrade: operation(&history) == Operation::Upgrade,
+        replace: options.helm.as_ref().is_some_and(|helm| helm.force),
+        take_ownership: options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
+        overwrites: &options.overwrites,
+        previous: &previous,
+    };
+    let crds: &[Object] = match operation(&history) {
+        Operation::Install => &rendered.crds,
+        Operation::Upgrade | Operation::Rollback { .. } => &[],
+    };
+    let all: Vec<Object> = crds.iter().chain(&rendered.objects).cloned().collect();
+    let mut found = Vec::new();
+    for object in &all {
+        let seen = apply::preview(below, &owner, &all, object).await;
+        let seen = seen.map_err(CliError::failed(format!("compare bundle {name}")))?;
+        found.extend(difference(&seen.object, seen.before.as_ref(), Some(&seen.after)));
+    }
+    let kept: HashSet<Identity> = Identity::of_all(&all, &below.kinds, &namespace);
+    for object in &earlier {
+        let identity = Identity::of(object, &below.kinds, &namespace);
+        if !kept.contains(&identity) && !is_kept(object) {
+            found.extend(removal(below, object, &identity).await?);
+        }
+    }
+    if !rendered.hooks.is_empty() {
+        warn(&format!("bundle {name}: {} hooks are not compared", rendered.hooks.len()));
+    }
+    Ok(found)
+}
+
+/// The objects of the revisions that may be live, each once.
+async fn earlier(inputs: &Inputs<'_>, history: &[Record], name: &str) -> Result<Vec<Object>, CliError> {
+    let mut objects: Vec<Object> = Vec::new();
+    for record in unaccounted(history) {
+        let Ok(release) = &record.release else { continue };
+        let read = parse_manifest(inputs.engine, &release.manifest).await;
+        let read =
+            read.map_err(CliError::failed(format!("read revision {} of bundle {name}", record.revision)))?;
+        for object in read {
+            let same = |other: &Object| {
+                (&other.api_version, &other.kind, &other.namespace, &other.name)
+                    == (&object.api_version, &object.kind, &object.namespace, &object.name)
+            };
+            if !objects.iter().any(same) {
+                objects.push(object);
+            }
+        }
+    }
+    Ok(objects)
+}
+
+/// What an earlier revision has and this one no longer: removed, if it is there.
+async fn removal(
+    below: &Downstream,
+    object: &Object,
+    identity: &Identity,
+) -> Result<Option<String>, CliError> {
+    let Ok(kind) = below.kinds.resolve(&object.api_version, &object.kind).await else { return Ok(None) };
+    let title = match identity.namespace.as_str() {
+        "" => format!("{} {}", identity.kind, identity.name),
+        namespace => format!("{} {namespace}/{}", identity.kind, identity.name),
+    };
+    match below.server.get::<Value>(&kind.path(&identity.namespace, &identity.name)).await {
+        Ok(live) => Ok(difference(&title, Some(&live), None)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(CliError::failed(format!("read {title}"))(error)),
+    }
+}
