@@ -179,7 +179,7 @@ impl Run {
 
     /// The steps. A gate that comes back is open and to be failed.
     async fn deploy(&mut self) -> (Result<Deployed, AttemptError>, Option<Gate>) {
-        if let Err(error) = self.begin().await {
+        if let Err(error) = self.surround().await {
             return (Err(error), None);
         }
         let rendered = match self.prepare().await {
@@ -216,14 +216,9 @@ impl Run {
         }
     }
 
-    async fn begin(&mut self) -> Result<(), AttemptError> {
-        error::supported(&self.job.object.spec)?;
-        self.surround().await
-    }
-
     /// Everything before the release record: load, render, and what a chart wants before anything else.
     async fn prepare(&self) -> Result<Rendered, AttemptError> {
-        let inputs = self.source().load().await?;
+        let inputs = self.inputs().await?;
         let rendered = self.render(&inputs).await?;
         if rendered.crds.is_empty() || !inputs.is_install() {
             return self.checked(rendered).await;
@@ -231,7 +226,7 @@ impl Run {
         let installed = apply::install_crds(&self.downstream, &self.fence, &rendered.crds).await;
         if installed.map_err(AttemptError::Apply)? {
             // Templates may ask for kinds that are served only from now on.
-            let inputs = self.source().load().await?;
+            let inputs = self.inputs().await?;
             return self.checked(self.render(&inputs).await?).await;
         }
         self.checked(rendered).await

@@ -17,7 +17,7 @@ use crate::{
     registration::ClusterName,
     render::engine::Engine,
     telemetry::{Metrics, events::Events, probes::Health},
-    upstream::Upstream,
+    upstream::{Upstream, sources::Sources},
 };
 
 /// Shared by the loop and its tasks.
@@ -36,6 +36,8 @@ pub struct Context {
     pub live: LiveStore,
     /// Reads manifests.
     pub engine: Engine,
+    /// Fetches bundles that are in no Content.
+    pub sources: Sources,
     /// This run.
     pub session_id: SessionId,
     /// This replica's name.

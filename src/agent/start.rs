@@ -37,7 +37,7 @@ use crate::{
         events::{self, Events, EventsConfig},
         probes::{self, Addresses, Health, ServeError},
     },
-    upstream::{self, ConnectError, Upstream, UpstreamError},
+    upstream::{self, ConnectError, Upstream, UpstreamError, sources::Sources},
 };
 
 /// One downstream request's limit; with it a write of a frozen holder cannot land later than TTL and this.
@@ -186,6 +186,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
         downstream,
         accounts: Accounts::new(&args.namespace),
         live: LiveStore::new(client.clone(), errors.clone(), surroundings::wall),
+        sources: Sources::new(engine.clone()),
         engine,
         session_id: session_id.clone(),
         holder,

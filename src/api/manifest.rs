@@ -15,7 +15,7 @@ use super::{BundleDeploymentOptions, Content, gojson, hex, null_default};
 
 /// No text unpacks beyond this: Helm's own limit of an unpacked chart is 100 MiB, base64 and JSON add to it. It keeps
 /// a hostile Content from filling the memory.
-const MAX_UNPACKED: u64 = 256 << 20;
+pub const MAX_UNPACKED: u64 = 256 << 20;
 
 /// Longest label value and object name Fleet allows itself; cuts the manifest id.
 const MAX_NAME: usize = 63;
@@ -147,8 +147,13 @@ impl Manifest {
                 return Err(ContentError::Hash { actual, expected: content.sha256sum.clone() });
             }
         }
+        Self::from_bytes(&bytes, &what())
+    }
+
+    /// Reads the JSON text; `what` names its place in the error.
+    pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Self, ContentError> {
         // Go's decoder reads one value and ignores what follows; nothing follows in what anybody writes.
-        serde_json::from_slice(&bytes).map_err(|source| ContentError::Json { what: what(), source })
+        serde_json::from_slice(bytes).map_err(|source| ContentError::Json { what: what.to_owned(), source })
     }
 
     /// The Content that stores it, named after its id.

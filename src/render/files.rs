@@ -11,7 +11,7 @@ use crate::api::{
 use super::{RenderError, style::Style};
 
 /// Helm's limit for one file of a chart, in bytes; Fleet's agent makes every bundle a chart.
-const MAX_FILE: usize = 5 << 20;
+pub(super) const MAX_FILE: usize = 5 << 20;
 
 /// Where overlays lie.
 pub(super) const OVERLAYS: &str = "overlays/";

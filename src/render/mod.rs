@@ -4,6 +4,7 @@
 //! Everything here is a pure function of its input but for one thing: YAML is read by the engine, so that a bundle
 //! means here what it means to Kubernetes.
 
+mod archive;
 mod chart;
 #[cfg(test)]
 mod chart_tests;
@@ -36,11 +37,13 @@ use hooks::Role;
 use layout::Layout;
 use pieces::Piece;
 
+pub use archive::{ArchiveError, MAX_CHART, chart_bundle};
 pub use files::has_templates;
 pub use hooks::{DeletePolicy, HOOK, Hook, HookEvent};
 pub use manifest::parse_manifest;
 pub use objects::Object;
 pub use order::install_order;
+pub use style::external_directory;
 pub use text::yaml_text;
 
 /// Where objects of a kind live.

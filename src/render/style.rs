@@ -45,8 +45,8 @@ impl Style {
     }
 }
 
-/// Where Fleet's controller puts a chart it fetched: the digest of how it was asked for.
-fn external_directory(helm: &HelmOptions) -> String {
+/// Where Fleet puts a chart that was fetched, with its `/`: the digest of how it was asked for.
+pub fn external_directory(helm: &HelmOptions) -> String {
     let HelmOptions { chart, repo, version, .. } = helm;
     format!(".chart/{}/", hex(&Sha256::digest(format!("{chart}:{repo}:{version}"))))
 }

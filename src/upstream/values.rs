@@ -3,24 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
-
 use super::{Upstream, UpstreamError};
 
 impl Upstream {
     /// Live read of the values Secret of a BundleDeployment: its contents by key.
     pub async fn values_secret(&self, name: &str) -> Result<BTreeMap<String, Vec<u8>>, UpstreamError> {
-        let object = || format!("secret {}/{name}", self.namespace);
-        let secrets: Api<Secret> = Api::namespaced(self.client(), &self.namespace);
-        match self.noted(secrets.get(name)).await {
-            Err(_) => Err(UpstreamError::Timeout { object: object() }),
-            Ok(Err(source)) => Err(UpstreamError::Read { object: object(), source: Box::new(source) }),
-            Ok(Ok(secret)) => {
-                let data = secret.data.unwrap_or_default();
-                Ok(data.into_iter().map(|(key, bytes)| (key, bytes.0)).collect())
-            }
-        }
+        let secret = self.secret(name).await?;
+        Ok(secret.data.unwrap_or_default().into_iter().map(|(key, bytes)| (key, bytes.0)).collect())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::{
     agent::plan::PlanError,
-    api::{BundleDeploymentSpec, manifest::ContentError},
+    api::manifest::ContentError,
     downstream::{
         accounts::AccountError,
         apply::ApplyError,
@@ -18,15 +18,12 @@ use crate::{
     },
     protocol::Epoch,
     render::{HookEvent, RenderError, values::ValuesError},
-    upstream::{self, UpstreamError},
+    upstream::{self, UpstreamError, sources::SourceError},
 };
 
 /// Why a deployment ended without success.
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
-    /// The bundle asks for what this version does not do.
-    #[error("this version of Flotilla cannot deploy a bundle with {0}")]
-    Unsupported(&'static str),
     /// The content could not be read.
     #[error("cannot load the bundle")]
     Load(#[source] UpstreamError),
@@ -39,6 +36,9 @@ pub enum AttemptError {
         #[source]
         source: ContentError,
     },
+    /// It could not be fetched from where it is.
+    #[error("cannot fetch the bundle")]
+    Fetch(#[source] SourceError),
     /// The values Secret could not be read.
     #[error("cannot load the bundle's values")]
     LoadValues(#[source] UpstreamError),
@@ -203,7 +203,7 @@ impl AttemptError {
         }
         let permanent = match self {
             // What was undone is not tried again: its objects would come and go without end.
-            Self::Unsupported(_) | Self::NotReady { .. } | Self::Jobs(_) | Self::Undone { .. } => true,
+            Self::NotReady { .. } | Self::Jobs(_) | Self::Undone { .. } => true,
             Self::NoWayBack(error) => return error.class(),
             Self::NotUndone { .. } => false,
             Self::Hook { source, .. } => source.is_permanent(),
@@ -214,6 +214,7 @@ impl AttemptError {
             }
             // Somebody is about to write them.
             Self::LoadValues(_) | Self::Values(_) => false,
+            Self::Fetch(error) => error.is_permanent(),
             Self::CopyKind(_) => true,
             Self::Target(_)
             | Self::Account(_)
@@ -273,37 +274,10 @@ fn during(event: HookEvent) -> String {
     }
 }
 
-/// Refuses what would be silently ignored otherwise.
-pub fn supported(spec: &BundleDeploymentSpec) -> Result<(), AttemptError> {
-    let refused = [
-        (spec.oci_contents, "contents in an OCI registry (ociContents)"),
-        (spec.helm_chart_options.is_some(), "a chart of a HelmOp (helmChartOptions)"),
-    ];
-    match refused.into_iter().find(|(present, _)| *present) {
-        Some((_, what)) => Err(AttemptError::Unsupported(what)),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn what_would_be_ignored_is_refused_by_name() {
-        for (spec, word) in [
-            (json!({"ociContents": true}), "ociContents"),
-            (json!({"helmChartOptions": {}}), "helmChartOptions"),
-        ] {
-            let spec: BundleDeploymentSpec = serde_json::from_value(spec).unwrap();
-            let error = supported(&spec).unwrap_err();
-            assert!(error.to_string().contains(word), "{error}");
-            assert_eq!(error.class(), Class::Permanent);
-        }
-        assert!(supported(&BundleDeploymentSpec::default()).is_ok());
-    }
 
     #[test]
     fn the_fence_decides_what_its_refusal_means() {

@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::{AttemptError, error, load::Source, opening};
+use super::{AttemptError, load::Source, opening};
 use crate::{
     agent::dependencies,
     api::{self, BundleDeployment, ReleaseId, names},
@@ -15,14 +15,15 @@ use crate::{
     },
     protocol::Gate,
     render::{self, engine::Engine},
-    telemetry::chain,
-    upstream::{Upstream, snapshot},
+    upstream::{Upstream, snapshot, sources::Sources},
 };
 
 /// Where a unit is looked at.
 pub struct Outlook<'a> {
     /// Contents come from there.
     pub upstream: &'a Upstream,
+    /// Fetches bundles that are in no Content.
+    pub sources: &'a Sources,
     /// Releases are there.
     pub downstream: &'a Downstream,
     /// Reads manifests.
@@ -93,9 +94,6 @@ pub async fn foresee(
         (_, Err(text)) => return Ok(Prospect::Waits(text)),
         (Gate::Open | Gate::Blocked | Gate::Refused, Ok(())) => {}
     }
-    if let Err(refusal) = error::supported(&unit.spec) {
-        return Ok(Prospect::Fails(chain(&refusal)));
-    }
     let history = store.history(namespace, &release).await.map_err(AttemptError::Release)?;
     let applied = unit.status.as_ref().map_or("", |status| status.applied_deployment_id.as_str());
     let rendered = if applied.is_empty() && !history.is_empty() {
@@ -109,6 +107,7 @@ pub async fn foresee(
             scope: at.scope,
             agent_namespace: at.agent_namespace,
             upstream: at.upstream,
+            sources: at.sources,
             downstream: at.downstream,
             engine: at.engine,
         };

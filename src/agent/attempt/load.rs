@@ -4,13 +4,17 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Map, Value};
 
 use super::{AttemptError, Run};
 use crate::{
-    api::{BundleDeployment, BundleDeploymentOptions, DeploymentId, keys, manifest::Manifest},
+    api::{
+        BundleDeployment, BundleDeploymentOptions, DeploymentId, HelmChartOptions, keys, manifest::Manifest,
+    },
     downstream::{
         Downstream,
+        fence::Fenced,
         lookup::LiveLookup,
         references::LiveReferences,
         release::{Operation, Record, Status, operation},
@@ -20,7 +24,10 @@ use crate::{
         engine::{Capabilities, Engine, Lookup, ReleaseFacts},
         values,
     },
-    upstream::Upstream,
+    upstream::{
+        Upstream,
+        sources::{Access, Data, SourceError, Sources},
+    },
 };
 
 /// What is rendered, and where what it takes is read.
@@ -36,13 +43,14 @@ pub(super) struct Source<'a> {
     pub scope: &'a str,
     pub agent_namespace: &'a str,
     pub upstream: &'a Upstream,
+    pub sources: &'a Sources,
     pub downstream: &'a Downstream,
     pub engine: &'a Engine,
 }
 
 /// Everything that is rendered.
 pub(super) struct Inputs {
-    manifest: Manifest,
+    manifest: Arc<Manifest>,
     release: ReleaseFacts,
     capabilities: Arc<Capabilities>,
     lookup: Arc<dyn Lookup>,
@@ -88,8 +96,18 @@ impl Run {
             scope: &ctx.scope,
             agent_namespace: &ctx.agent_namespace,
             upstream: &ctx.upstream,
+            sources: &ctx.sources,
             downstream: &self.downstream,
             engine: &ctx.engine,
+        }
+    }
+
+    /// Reads all of it. A download takes its time; what makes it needless ends it.
+    pub(super) async fn inputs(&self) -> Result<Inputs, AttemptError> {
+        let source = self.source();
+        tokio::select! {
+            inputs = source.load() => inputs,
+            () = self.fence.cancelled.cancelled() => Err(AttemptError::Fenced(Fenced::Cancelled)),
         }
     }
 }
@@ -135,11 +153,49 @@ impl Source<'_> {
             .map_err(AttemptError::Values)
     }
 
-    async fn manifest(&self) -> Result<Manifest, AttemptError> {
+    /// The files, from one of three places, in Fleet's order.
+    async fn manifest(&self) -> Result<Arc<Manifest>, AttemptError> {
+        let spec = &self.object.spec;
+        // Empty for a HelmOp, which names its chart instead.
         let id = DeploymentId::parse(self.deployment).manifest_id;
+        if spec.oci_contents {
+            let (reference, access) = self.storage(&id).await?;
+            return self.sources.contents(&reference, &access, &id).await.map_err(AttemptError::Fetch);
+        }
+        if let Some(options) = &spec.helm_chart_options {
+            let helm = self.options.helm.as_ref().ok_or_else(|| {
+                AttemptError::Fetch(SourceError::Options("helm options not found".to_owned()))
+            })?;
+            let access = self.access(options).await?;
+            return self.sources.chart(helm, &access).await.map_err(AttemptError::Fetch);
+        }
         let content = self.upstream.content(&id).await.map_err(AttemptError::Load)?;
-        Manifest::from_content(&content).map_err(|source| AttemptError::Content { id, source })
+        let manifest = Manifest::from_content(&content);
+        manifest.map(Arc::new).map_err(|source| AttemptError::Content { id, source })
     }
+
+    /// Where a bundle of this id is stored, and how it is got.
+    async fn storage(&self, id: &str) -> Result<(String, Access), AttemptError> {
+        let (name, secret) = self.upstream.storage_secret(id).await.map_err(AttemptError::Load)?;
+        let kind = secret.type_.clone().unwrap_or_default();
+        Access::of_storage(&kind, &data(secret))
+            .map_err(|source| AttemptError::Fetch(SourceError::Secret { name, source }))
+    }
+
+    /// How a HelmOp's chart is got.
+    async fn access(&self, options: &HelmChartOptions) -> Result<Access, AttemptError> {
+        let name = options.secret_name.clone();
+        let data = match &*name {
+            "" => Data::new(),
+            name => data(self.upstream.secret(name).await.map_err(AttemptError::Load)?),
+        };
+        Access::of_helm_op(&data, options)
+            .map_err(|source| AttemptError::Fetch(SourceError::Secret { name, source }))
+    }
+}
+
+fn data(secret: Secret) -> Data {
+    secret.data.unwrap_or_default().into_iter().map(|(key, bytes)| (key, bytes.0)).collect()
 }
 
 impl Inputs {

@@ -15,7 +15,7 @@ use crate::{
     registration,
     render::engine::{Engine, EngineConfig},
     telemetry::chain,
-    upstream::Upstream,
+    upstream::{Upstream, sources::Sources},
 };
 
 /// One request's limit.
@@ -41,6 +41,7 @@ pub(super) async fn run(verb: &DoctorVerb, out: &mut dyn Write, now: Now<'_>) ->
     let downstream = Downstream::new(local, REQUEST_TIMEOUT, Arc::new(move || date));
     let at = Outlook {
         upstream: &upstream,
+        sources: &Sources::new(engine.clone()),
         downstream: &downstream,
         engine: &engine,
         scope: &verb.agent_scope,
