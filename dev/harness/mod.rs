@@ -11,8 +11,8 @@
 
 mod audit;
 pub mod bundles;
-pub mod charts;
 pub mod chart;
+pub mod charts;
 mod control_plane;
 pub mod fleet;
 mod follow;
