@@ -5,6 +5,7 @@
 //! [`Run::deploy`], each with an error of its own. The fence decides before every write downstream whether the
 //! claim still allows it.
 
+mod correct;
 mod error;
 mod hooks;
 mod late;
@@ -15,13 +16,14 @@ mod place;
 mod undo;
 
 use std::{
-    collections::BTreeSet,
-    sync::{Arc, OnceLock},
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+pub(super) use correct::is_correctable;
 pub use error::AttemptError;
 pub(super) use hooks::stored as stored_hooks;
 use late::Late;
@@ -43,7 +45,7 @@ use crate::{
         fence::{ClaimNow, Fence},
         release::{Gate, Operation},
     },
-    monitor::Evaluation,
+    monitor::{Evaluation, Key, Owners},
     protocol::{Claim, Epoch, Stamp, Time, Uid},
     render::{self, Rendered},
 };
@@ -62,6 +64,10 @@ pub struct Job {
     pub claim: Claim,
     /// Its epoch.
     pub epoch: Epoch,
+    /// Nothing is to be deployed, but foreign changes to be put right.
+    pub correction: bool,
+    /// What is known of the objects, for a correction.
+    pub plan: Option<Arc<Plan>>,
     /// A session lost it before.
     pub taken_over: bool,
     /// Earlier BundleDeployments of this name, of which something landed late.
@@ -76,7 +82,7 @@ pub struct Job {
 pub struct Deployed {
     release: ReleaseId,
     operation: Option<Operation>,
-    plan: Plan,
+    plan: Arc<Plan>,
     evaluation: Evaluation,
 }
 
@@ -84,6 +90,11 @@ pub struct Deployed {
 pub async fn attempt(job: Job) -> Ended {
     let started = job.ctx.clock.now();
     let mut run = Run::new(job);
+    if run.job.correction {
+        let ended = run.correct().await;
+        ended.tell(&run.job, run.job.ctx.clock.now().saturating_sub(started));
+        return ended;
+    }
     let (result, gate) = run.deploy().await;
     let took = run.job.ctx.clock.now().saturating_sub(started);
     let ended = match result {
@@ -126,6 +137,8 @@ struct Run {
     /// Earlier BundleDeployments of this name whose release this was.
     earlier: OnceLock<BTreeSet<Uid>>,
     waits: Waits,
+    /// Who owned the fields of each object when it had been applied.
+    applied: Mutex<HashMap<Key, Owners>>,
     /// What is to be looked for once more.
     late: OnceLock<Late>,
 }
@@ -152,7 +165,8 @@ impl Run {
         let release = api::release_name(&job.name, &options);
         let (earlier, late) = (OnceLock::new(), OnceLock::new());
         let waits = Waits::new(&job);
-        Self { job, fence, options, namespace, release, earlier, waits, late }
+        let applied = Mutex::default();
+        Self { job, fence, options, namespace, release, earlier, waits, applied, late }
     }
 
     /// Whether the claim went to somebody else meanwhile. A replica that was frozen fails in many ways before it
@@ -176,6 +190,7 @@ impl Run {
         match self.put_in_place(&rendered, &mut gate).await {
             Ok((plan, evaluation)) => {
                 let operation = gate.operation();
+                gate.note_fields(plan.memory.digest(&plan.desired));
                 match gate.deployed(Some(&rendered.notes)).await {
                     Ok(revision) => {
                         let release = ReleaseId {
@@ -183,7 +198,7 @@ impl Run {
                             name: self.release.clone(),
                             revision,
                         };
-                        let plan = Plan { release: release.clone(), ..plan };
+                        let plan = Arc::new(Plan { release: release.clone(), ..plan });
                         (Ok(Deployed { release, operation, plan, evaluation }), None)
                     }
                     Err(source) => (Err(AttemptError::Release(source)), None),
@@ -264,7 +279,8 @@ impl Run {
         let desired =
             plan::keys(ctx, &rendered.objects, &self.namespace).await.map_err(AttemptError::Observe)?;
         let previous = plan::keys(ctx, &before, &self.namespace).await.unwrap_or_default();
-        let plan = Plan { release: ReleaseId::default(), desired, previous };
+        let memory = self.memory(&rendered.objects, &desired);
+        let plan = Plan { release: ReleaseId::default(), desired, previous, memory };
         let evaluation = match self.wait_seconds() {
             seconds @ 1.. => {
                 let began = ctx.clock.now();

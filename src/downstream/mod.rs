@@ -6,6 +6,7 @@
 
 pub mod apply;
 pub mod completion;
+pub mod drift;
 pub mod fence;
 pub mod fleet_lease;
 pub mod hooks;

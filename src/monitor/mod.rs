@@ -18,7 +18,7 @@ mod summary;
 pub use errors::{ErrorStatuses, MappingError};
 pub use evaluate::{Evaluation, LIST_LIMIT, Live, evaluate, extras};
 pub use observed::{
-    Desired, Key, Observed, is_ready_by_existing, observe, observe_dynamic, observe_metadata,
+    Desired, Key, Observed, is_ready_by_existing, observe, observe_dynamic, observe_metadata, owners_of,
 };
 pub use owners::{Digest, Owners};
 

@@ -147,6 +147,11 @@ pub fn observe(object: &Value, judge: &Judge<'_>) -> Observed {
     Header::from(object).observed(&subject_of(object, judge.ignore), judge)
 }
 
+/// Who owns the fields of a full live object.
+pub fn owners_of(object: &Value) -> Owners {
+    Header::from(object).owners
+}
+
 /// A full live object as the readiness rules see it.
 pub(super) fn subject_of<'a>(object: &'a Value, ignore: &IgnoreOptions) -> Subject<'a> {
     let text = |value: &'a Value| value.as_str().unwrap_or_default();

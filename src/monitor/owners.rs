@@ -12,7 +12,7 @@ use crate::api::keys;
 /// Owners of an object's fields, digested. Comparable between processes and versions of this program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// The set of fields that are ours by apply; `None` without such an entry. A foreign change or removal of a field
+    /// The set of fields that are ours by apply; `None` without such an entry, or when some are ours otherwise. A foreign change or removal of a field
     /// of ours makes the set smaller: the API server takes it from us.
     pub managed: Option<u64>,
     /// What others own, and when they took it last; the status apart. Zero when nobody else ever wrote.
@@ -67,7 +67,7 @@ impl Owners {
     ) -> Self {
         let mut owners = Self::default();
         let mut others = Digest::default();
-        let mut alone = true;
+        let (mut alone, mut mixed) = (true, false);
         for entry in entries {
             if entry.is_ours() {
                 let mut own = Digest::default();
@@ -75,12 +75,17 @@ impl Owners {
                 owners.managed = Some(own.0);
             } else if entry.subresource != "status" {
                 alone = false;
+                mixed |= entry.manager == keys::FIELD_MANAGER && entry.subresource.is_empty();
                 for text in [entry.manager, entry.operation, entry.subresource] {
                     others.text(text);
                 }
                 others.text(&entry.seconds.unwrap_or_default().to_string());
                 others.json(entry.fields);
             }
+        }
+        if mixed {
+            // Part of what is ours was written otherwise: the one set does not tell what all of it is.
+            owners.managed = None;
         }
         if !alone {
             match generation {

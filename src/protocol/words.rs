@@ -76,6 +76,13 @@ pub enum Input {
     Stop,
     /// Deploy again although the status is up to date (its release record is gone).
     Redeploy,
+    /// What was deployed was looked at: whether objects of it differ from this deployment.
+    Drift {
+        /// The deployment id they were compared with.
+        deployment: String,
+        /// There is something to correct.
+        seen: bool,
+    },
 }
 
 /// How a deployment ended.

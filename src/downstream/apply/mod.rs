@@ -7,7 +7,7 @@
 pub(in crate::downstream) mod body;
 mod crds;
 mod object;
-mod ownership;
+pub(super) mod ownership;
 
 use std::{collections::HashSet, sync::Arc};
 
