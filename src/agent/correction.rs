@@ -88,7 +88,10 @@ mod tests {
         assert_eq!(corrections.contention(secs(6), Some("other")), None);
         corrections.done(secs(15));
         let told = corrections.contention(secs(16), Some("other")).unwrap();
-        assert_eq!(told, "corrected 3 times, and manager \"other\" changes it back: corrected again after 20 s");
+        assert_eq!(
+            told,
+            "corrected 3 times, and manager \"other\" changes it back: corrected again after 20 s"
+        );
         assert_eq!(corrections.contention(secs(16), None).map(|told| told.contains("somebody")), Some(true));
         assert_eq!(corrections.contention(secs(5000), Some("other")), None);
     }

@@ -12,7 +12,11 @@ use std::{
 
 use futures::{StreamExt, stream};
 
-use super::{context::Context, inbox::Name, plan::{self, Plan, PlanError}};
+use super::{
+    context::Context,
+    inbox::Name,
+    plan::{self, Plan, PlanError},
+};
 use crate::{
     api::{self, BundleDeployment, ComparePatch},
     downstream::drift::{self as asked, Drift, Question, Verdict},
@@ -311,7 +315,9 @@ pub(super) async fn settled(
 /// Whether fields of it may be another's: replicas an autoscaler's, rules an aggregation's, certificates an injector's.
 fn leaves_fields(object: &render::Object) -> bool {
     let value = &object.value;
-    !value["spec"]["replicas"].is_null() || !value["aggregationRule"].is_null() || value["webhooks"].is_array()
+    !value["spec"]["replicas"].is_null()
+        || !value["aggregationRule"].is_null()
+        || value["webhooks"].is_array()
 }
 
 #[cfg(test)]
@@ -363,7 +369,8 @@ mod tests {
 
     #[test]
     fn the_digest_in_the_record_tells_whether_anything_was_taken() {
-        let objects = [object(json!({"kind": "ConfigMap"})), object(json!({"kind": "Secret", "stringData": {}}))];
+        let objects =
+            [object(json!({"kind": "ConfigMap"})), object(json!({"kind": "Secret", "stringData": {}}))];
         let desired = [Key::new("v1", "ConfigMap", "ns", "x"), Key::new("v1", "Secret", "ns", "x")];
         let of = |map: [Owners; 2]| {
             let applied: HashMap<Key, Owners> = desired.iter().cloned().zip(map).collect();
@@ -380,7 +387,9 @@ mod tests {
     #[test]
     fn only_jobs_with_a_time_to_live_go_by_themselves() {
         let job = |ttl: Value| {
-            Check::of(&object(json!({"apiVersion": "batch/v1", "kind": "Job", "spec": {"ttlSecondsAfterFinished": ttl}})))
+            Check::of(&object(
+                json!({"apiVersion": "batch/v1", "kind": "Job", "spec": {"ttlSecondsAfterFinished": ttl}}),
+            ))
         };
         assert!(job(json!(0)).goes && !job(Value::Null).goes);
     }

@@ -115,6 +115,8 @@ pub struct Seen {
     deployment: String,
     /// There is something to correct.
     correctable: bool,
+    /// An object is missing that another bundle gave up in favour of this one.
+    given_up: bool,
     /// Who contends, once people are to be told.
     contention: Option<String>,
 }
@@ -242,6 +244,10 @@ impl Replica {
             return;
         }
         let corrects = entry.unit.latest.as_ref().is_some_and(|latest| latest.corrects);
+        if seen.given_up && !corrects && entry.monitored.corrections.due(now) <= now {
+            entry.monitored.corrected(now);
+            return self.feed(name, Input::Redeploy);
+        }
         if known || !corrects {
             return;
         }
@@ -305,6 +311,7 @@ async fn look(
             let drift = Some(Seen {
                 deployment: object.spec.deployment_id.clone(),
                 correctable,
+                given_up: is_given_up(object, &evaluation),
                 contention: corrections.contention(ctx.clock.now(), manager).filter(|_| correctable),
             });
             let fields = told(object, evaluation, drift.as_ref());
@@ -327,6 +334,15 @@ async fn compared(
 ) -> Result<bool, PlanError> {
     plan::watch(ctx, name, object, plan).await?;
     drift::look(ctx, name, object, plan).await
+}
+
+/// Whether an object is missing that Fleet's controller lists as given up by another bundle: its release took it along.
+fn is_given_up(object: &BundleDeployment, evaluation: &Evaluation) -> bool {
+    let options = object.options();
+    evaluation.modified.iter().filter(|entry| entry.missing && !entry.exist).any(|entry| {
+        let listed = |given: &api::OverwrittenResource| given.kind == entry.kind && given.name == entry.name;
+        options.overwrites.iter().any(listed)
+    })
 }
 
 /// What the status is to say. While a correction backs off, its error stays in `Ready` for as long as there is drift, and

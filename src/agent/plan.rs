@@ -16,7 +16,12 @@ use super::{
 };
 use crate::{
     api::{self, BundleDeployment, ReleaseId},
-    downstream::{kinds::{Kind, KindError}, live::KindState, release::{Record, ReleaseError}, server::RequestError},
+    downstream::{
+        kinds::{Kind, KindError},
+        live::KindState,
+        release::{Record, ReleaseError},
+        server::RequestError,
+    },
     monitor::{self, Evaluation, Key, Live, conditions::READY},
     render::{self, Object, RenderError},
     upstream::fields::{Fields, ObservedFields},
@@ -135,9 +140,8 @@ pub async fn load(ctx: &Context, name: &Name, release: &str) -> Result<Plan, Pla
     let history =
         ctx.downstream.store.history(&release.namespace, &release.name).await.map_err(PlanError::History)?;
     let record = |revision: u32| history.iter().find(|record| record.revision == revision);
-    let manifest = |revision: u32| {
-        record(revision)?.release.as_ref().ok().map(|release| release.manifest.as_str())
-    };
+    let manifest =
+        |revision: u32| record(revision)?.release.as_ref().ok().map(|release| release.manifest.as_str());
     let Some(text) = manifest(release.revision) else {
         return Err(PlanError::Gone { release: release.to_string() });
     };

@@ -32,7 +32,8 @@ pub(super) fn applies(name: &str, latest: &Snapshot) -> bool {
 
 /// Writes the condition, once; the Event comes with it.
 pub(super) async fn tell(ctx: &Arc<Context>, name: &Name, object: &Arc<BundleDeployment>) -> Outcome {
-    let nothing = || Outcome::Same { plan: Arc::new(Plan::empty(ReleaseId::default())), changes_in: None, drift: None };
+    let nothing =
+        || Outcome::Same { plan: Arc::new(Plan::empty(ReleaseId::default())), changes_in: None, drift: None };
     if object.metadata.deletion_timestamp.is_some() {
         return nothing();
     }

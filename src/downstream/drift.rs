@@ -92,7 +92,8 @@ pub async fn judge(ctx: &Downstream, question: &Question<'_>) -> Result<Verdict,
         // On its way out: whatever it looks like, nothing restores it.
         return Ok(Verdict::Judged { uid: meta.uid, owners, drift: None });
     }
-    let entries = live.get_mut("metadata").and_then(|metadata| metadata.get_mut("managedFields")).map(Value::take);
+    let entries =
+        live.get_mut("metadata").and_then(|metadata| metadata.get_mut("managedFields")).map(Value::take);
     let autoscaled = is_autoscaled(&meta);
     let predicted = match predict(ctx, question, &meta, autoscaled, &live).await? {
         Some(predicted) => predicted,
@@ -151,7 +152,9 @@ async fn predict(
     let refused = match dry_run(ctx, &kind.path(&key.namespace, &key.name), &object.value, &overlay).await {
         Ok(predicted) => return Ok(Some(predicted)),
         Err(error) if error.is_conflict() || error.is_not_found() => return Ok(None),
-        Err(error) if error.status().is_some_and(|status| matches!(status.code, 400 | 403 | 405 | 422 | 500)) => {
+        Err(error)
+            if error.status().is_some_and(|status| matches!(status.code, 400 | 403 | 405 | 422 | 500)) =>
+        {
             error
         }
         Err(error) => return Err(error),
@@ -225,7 +228,8 @@ fn manager_of(patch: &Value, entries: Option<&Value>) -> Option<String> {
     let others = || {
         let entries = entries.and_then(Value::as_array).into_iter().flatten();
         entries.filter(|entry| {
-            entry["manager"] != keys::FIELD_MANAGER && entry["subresource"].as_str().unwrap_or_default() != "status"
+            entry["manager"] != keys::FIELD_MANAGER
+                && entry["subresource"].as_str().unwrap_or_default() != "status"
         })
     };
     let owner = others().find(|entry| owns(&entry["fieldsV1"], patch));
@@ -236,9 +240,7 @@ fn manager_of(patch: &Value, entries: Option<&Value>) -> Option<String> {
 /// Whether a set of fields reaches as deep into the patch as maps go.
 fn owns(fields: &Value, patch: &Value) -> bool {
     let Some(map) = patch.as_object().filter(|map| !map.is_empty()) else { return true };
-    map.iter().any(|(key, value)| {
-        fields.get(format!("f:{key}")).is_some_and(|inner| owns(inner, value))
-    })
+    map.iter().any(|(key, value)| fields.get(format!("f:{key}")).is_some_and(|inner| owns(inner, value)))
 }
 
 #[cfg(test)]

@@ -25,7 +25,8 @@ async fn judged(desired: Value, exchanges: Vec<Exchange>) -> Verdict {
     let kind = ctx.kinds.resolve(&object.api_version, &object.kind).await.unwrap();
     let key = Key::new(&object.api_version, &object.kind, "ns", &object.name);
     let rules = ObjectRules::default();
-    let question = Question { release: ("app", "ns"), object: &object, kind: &kind, key: &key, rules: &rules };
+    let question =
+        Question { release: ("app", "ns"), object: &object, kind: &kind, key: &key, rules: &rules };
     let verdict = judge(&ctx, &question).await.unwrap();
     script.finished().await;
     verdict
@@ -77,19 +78,17 @@ async fn what_the_server_refuses_is_compared_here() {
             true => second.answers(config_map(json!({"a": "1"}))),
             false => second.refuses(400, "BadRequest", "admission webhook does not support dry run"),
         };
-        let verdict = judged(
-            config_map(json!({"a": "1"})),
-            vec![
-                Exchange::get(PATH).answers(live(json!({"a": "x"}))),
-                Exchange::patch(&format!("{PATH}?dryRun=All&fieldManager=fleetagent&force=true")).refuses(
-                    422,
-                    "Invalid",
-                    "field is immutable",
-                ),
-                second,
-            ],
-        )
-        .await;
+        let verdict =
+            judged(
+                config_map(json!({"a": "1"})),
+                vec![
+                    Exchange::get(PATH).answers(live(json!({"a": "x"}))),
+                    Exchange::patch(&format!("{PATH}?dryRun=All&fieldManager=fleetagent&force=true"))
+                        .refuses(422, "Invalid", "field is immutable"),
+                    second,
+                ],
+            )
+            .await;
         let Verdict::Judged { drift: Some(drift), .. } = verdict else { panic!("{verdict:?}") };
         assert_eq!(drift.patch, r#"{"data":{"a":"1"}}"#);
     }

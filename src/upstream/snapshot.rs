@@ -64,7 +64,8 @@ fn digest(bd: &BundleDeployment, status: &BundleDeploymentStatus) -> u64 {
         (entry.exist, entry.delete).hash(&mut hasher);
     }
     if let Some(counts) = &status.resource_counts {
-        (counts.ready, counts.desired_ready, counts.missing, counts.not_ready, counts.modified).hash(&mut hasher);
+        (counts.ready, counts.desired_ready, counts.missing, counts.not_ready, counts.modified)
+            .hash(&mut hasher);
     }
     hasher.finish()
 }

@@ -115,11 +115,19 @@ impl Run {
                 Ok(Deployed { release, operation, plan, evaluation })
             }
             Err(error) => {
-                let kept =
-                    self.job.object.spec.correct_drift.as_ref().is_some_and(|correct| correct.keep_fail_history);
+                let kept = self
+                    .job
+                    .object
+                    .spec
+                    .correct_drift
+                    .as_ref()
+                    .is_some_and(|correct| correct.keep_fail_history);
                 let closed = if kept { gate.failed(&error.text()).await } else { gate.withdrawn().await };
                 if let Err(cause) = closed {
-                    info!(cause = upstream::chain(&cause), "the record of the failed correction stays pending");
+                    info!(
+                        cause = upstream::chain(&cause),
+                        "the record of the failed correction stays pending"
+                    );
                 }
                 Err(error)
             }
@@ -137,8 +145,12 @@ impl Run {
         let owned = self.objects_of(gate.deployed_before()).await?;
         self.apply(rendered, &owned, gate).await?;
         let before = self.objects_of(gate.before()).await?;
-        self.prune(&Rendered { objects: wanted.to_vec(), hash: rendered.hash.clone(), ..Rendered::default() }, &before, gate)
-            .await?;
+        self.prune(
+            &Rendered { objects: wanted.to_vec(), hash: rendered.hash.clone(), ..Rendered::default() },
+            &before,
+            gate,
+        )
+        .await?;
         let desired = found.plan.desired.clone();
         // Not what was just applied counts, but what the release wants: had the server been told otherwise meanwhile, or
         // a webhook changed it on the way, it would still differ.
@@ -187,7 +199,8 @@ fn told(found: &Found) -> String {
     let counts = found.evaluation.counts;
     let mut note = format!("{} changed and {} missing objects put right", counts.modified, counts.missing);
     if let Some((key, drift)) = &found.drift {
-        let by = drift.manager.as_deref().map(|manager| format!(" by manager \"{manager}\"")).unwrap_or_default();
+        let by =
+            drift.manager.as_deref().map(|manager| format!(" by manager \"{manager}\"")).unwrap_or_default();
         note += &format!("; {key}: {} was changed{by}", drift.field);
     }
     note
