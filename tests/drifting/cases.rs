@@ -62,7 +62,7 @@ pub const HARMLESS: &[(&str, &str)] = &[
     ),
     (
         "service-balancer",
-        "{apiVersion: v1, kind: Service, metadata: {name: v4}, spec: {type: LoadBalancer, selector: {a: b}, externalTrafficPolicy: Local, ports: [{port: 80, protocol: TCP}, {port: 81, protocol: UDP, name: u}, {port: 82, name: x}]}}",
+        "{apiVersion: v1, kind: Service, metadata: {name: v4}, spec: {type: LoadBalancer, selector: {a: b}, externalTrafficPolicy: Local, ports: [{name: w, port: 80, protocol: TCP}, {port: 81, protocol: UDP, name: u}, {port: 82, name: x}]}}",
     ),
     (
         "service-external",
@@ -87,7 +87,7 @@ pub const HARMLESS: &[(&str, &str)] = &[
     ),
     (
         "deployment-env-from",
-        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: d5}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i, env: [{name: N, valueFrom: {fieldRef: {fieldPath: metadata.name}}}, {name: M, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}]}]}}}}",
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: d5}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i, env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: metadata.name}}}, {name: CPU, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}]}]}}}}",
     ),
     (
         "stateful-set",
@@ -180,7 +180,7 @@ pub const HARMLESS: &[(&str, &str)] = &[
     ),
     (
         "lease",
-        "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: l1}, spec: {leaseDurationSeconds: 15, renewTime: '2026-01-01T00:00:00Z'}}",
+        "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: l1}, spec: {leaseDurationSeconds: 15, renewTime: '2026-01-01T00:00:00.000000Z'}}",
     ),
 ];
 
@@ -204,11 +204,11 @@ pub const FOREIGN: &[(&str, &str, &str, &str, &str, &str)] = &[
     ),
     (
         "label-removed",
-        "{apiVersion: v1, kind: ServiceAccount, metadata: {name: f3, labels: {x: y}}}",
+        "{apiVersion: v1, kind: ServiceAccount, metadata: {name: f3, labels: {x: one}}}",
         "v1/ServiceAccount",
         "f3",
         r#"{"metadata":{"labels":{"x":null}}}"#,
-        r#"{"metadata":{"labels":{"x":"y"}}}"#,
+        r#"{"metadata":{"labels":{"x":"one"}}}"#,
     ),
     (
         "secret-string",
