@@ -108,6 +108,7 @@ mod tests {
             deployment: "d".into(),
             gate,
             outdated,
+            corrects: false,
             release: String::new(),
             slot,
             rest: 0,

@@ -345,7 +345,9 @@ mod tests {
         let fields = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x", "uid": "u"}});
         let (ignore, errors) = (Default::default(), Default::default());
         let judge = crate::monitor::Judge { ignore: &ignore, errors: &errors, now: Default::default() };
-        Observed { owners, ..crate::monitor::observe(&fields, &judge) }
+        let mut observed = crate::monitor::observe(&fields, &judge);
+        observed.owners = owners;
+        observed
     }
 
     #[test]
