@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::downstream::testing::{Exchange, context, discovery, scripted};
+use crate::downstream::testing::{Exchange, context, scripted};
 
 fn object(value: &Value) -> Object {
     let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -17,9 +17,7 @@ fn object(value: &Value) -> Object {
 }
 
 async fn judged(desired: Value, exchanges: Vec<Exchange>) -> Verdict {
-    let mut all = discovery(&[]);
-    all.extend(exchanges);
-    let (server, script) = scripted(all);
+    let (server, script) = scripted(exchanges);
     let ctx = context(server);
     let object = object(&desired);
     let kind = ctx.kinds.resolve(&object.api_version, &object.kind).await.unwrap();
