@@ -6,6 +6,7 @@
 //! claim still allows it.
 
 mod around;
+mod correct;
 mod error;
 mod foresee;
 mod hooks;
@@ -18,13 +19,14 @@ mod standing;
 mod undo;
 
 use std::{
-    collections::BTreeSet,
-    sync::{Arc, OnceLock},
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+pub(super) use correct::is_correctable;
 pub use error::AttemptError;
 pub use foresee::{Outlook, Prospect, foresee};
 pub(super) use hooks::stored as stored_hooks;
@@ -47,7 +49,7 @@ use crate::{
         fence::{ClaimNow, Fence},
         release::{Gate, Operation},
     },
-    monitor::Evaluation,
+    monitor::{Evaluation, Key, Owners},
     protocol::{Claim, Epoch, Stamp, Time, Uid},
     render::{self, Rendered},
 };
@@ -66,6 +68,10 @@ pub struct Job {
     pub claim: Claim,
     /// Its epoch.
     pub epoch: Epoch,
+    /// Nothing is to be deployed, but foreign changes to be put right.
+    pub correction: bool,
+    /// What is known of the objects, for a correction.
+    pub plan: Option<Arc<Plan>>,
     /// A session lost it before.
     pub taken_over: bool,
     /// Earlier BundleDeployments of this name, of which something landed late.
@@ -80,7 +86,7 @@ pub struct Job {
 pub struct Deployed {
     release: ReleaseId,
     operation: Option<Operation>,
-    plan: Plan,
+    plan: Arc<Plan>,
     evaluation: Evaluation,
     /// Why the namespace is not as the bundle wants it.
     namespace: Option<String>,
@@ -90,6 +96,11 @@ pub struct Deployed {
 pub async fn attempt(job: Job) -> Ended {
     let started = job.ctx.clock.now();
     let mut run = Run::new(job);
+    if run.job.correction {
+        let ended = run.correct().await;
+        ended.tell(&run.job, run.job.ctx.clock.now().saturating_sub(started));
+        return ended;
+    }
     let (result, gate) = run.deploy().await;
     let took = run.job.ctx.clock.now().saturating_sub(started);
     let ended = match result {
@@ -140,6 +151,8 @@ struct Run {
     downstream: Downstream,
     /// A copy from the management cluster is another one now.
     renewed: bool,
+    /// Who owned the fields of each object when it had been applied.
+    applied: Mutex<HashMap<Key, Owners>>,
     /// What is to be looked for once more.
     late: OnceLock<Late>,
 }
@@ -166,8 +179,20 @@ impl Run {
         let release = api::release_name(&job.name, &options);
         let (earlier, late) = (OnceLock::new(), OnceLock::new());
         let waits = Waits::new(&job);
-        let downstream = job.ctx.downstream.clone();
-        Self { job, fence, options, namespace, release, earlier, waits, downstream, renewed: false, late }
+        let (downstream, applied) = (job.ctx.downstream.clone(), Mutex::default());
+        Self {
+            job,
+            fence,
+            options,
+            namespace,
+            release,
+            earlier,
+            waits,
+            downstream,
+            renewed: false,
+            applied,
+            late,
+        }
     }
 
     /// Whether the claim went to somebody else meanwhile. A replica that was frozen fails in many ways before it
@@ -194,6 +219,7 @@ impl Run {
         match self.put_in_place(&rendered, &mut gate).await {
             Ok((plan, evaluation)) => {
                 let operation = gate.operation();
+                gate.note_fields(plan.memory.digest(&plan.desired));
                 match gate.deployed(Some(&rendered.notes)).await {
                     Ok(revision) => {
                         let release = ReleaseId {
@@ -201,7 +227,7 @@ impl Run {
                             name: self.release.clone(),
                             revision,
                         };
-                        let plan = Plan { release: release.clone(), ..plan };
+                        let plan = Arc::new(Plan { release: release.clone(), ..plan });
                         let namespace = match self.mark_namespace().await {
                             Ok(namespace) => namespace,
                             Err(error) => return (Err(error), None),
@@ -286,7 +312,8 @@ impl Run {
         let desired =
             plan::keys(ctx, &rendered.objects, &self.namespace).await.map_err(AttemptError::Observe)?;
         let previous = plan::keys(ctx, &before, &self.namespace).await.unwrap_or_default();
-        let plan = Plan { release: ReleaseId::default(), desired, previous };
+        let memory = self.memory(&rendered.objects, &desired);
+        let plan = Plan { release: ReleaseId::default(), desired, previous, memory };
         let evaluation = match self.wait_seconds() {
             seconds @ 1.. => {
                 let began = ctx.clock.now();

@@ -91,7 +91,7 @@ fn state(unit: &Unit) -> Option<UnitState> {
     };
     Some(resting.unwrap_or(match latest.gate {
         Gate::Held | Gate::Blocked | Gate::Refused => UnitState::Held,
-        Gate::Open if latest.outdated || unit.redeploy => UnitState::Queued,
+        Gate::Open if latest.outdated || unit.wants(latest) => UnitState::Queued,
         Gate::Open => UnitState::Idle,
     }))
 }
@@ -108,6 +108,7 @@ mod tests {
             deployment: "d".into(),
             gate,
             outdated,
+            corrects: false,
             release: String::new(),
             slot,
             rest: 0,

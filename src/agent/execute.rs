@@ -256,7 +256,14 @@ fn start(replica: &mut Replica, name: &Name, claim: Claim, epoch: Epoch) {
         epoch = %epoch,
         attempt = claim.attempt,
     );
+    // Asked for by nobody, and not outdated: what stands differs from what was deployed. A claim that was lost or handed
+    // over half-way is deployed over whole.
+    let correction = entry.unit.latest.as_ref().is_some_and(|latest| latest.corrects && !latest.outdated)
+        && !entry.unit.redeploy
+        && !taken_over;
     let job = Job {
+        correction,
+        plan: entry.monitored.plan.clone(),
         ctx: replica.ctx.clone(),
         outbox: replica.outbox.clone(),
         name: name.clone(),

@@ -10,18 +10,25 @@ use tracing::{debug, info, warn};
 
 use super::{
     around::{self, Marks},
+    attempt::is_correctable,
     context::Context,
-    history,
+    correction::Corrections,
+    drift, history,
     inbox::{Message, Name},
+    notes,
     plan::{self, Plan, PlanError},
     refusal,
     replica::Replica,
 };
 use crate::{
     api::{self, BundleDeployment, ReleaseId},
+    monitor::Evaluation,
     monitor::conditions::{DEPLOYED, INSTALLED, MONITORED, READY},
     protocol::{Gate, Input, Time},
-    telemetry::metrics::UpstreamWrite,
+    telemetry::{
+        events::{EventType, reason},
+        metrics::UpstreamWrite,
+    },
     upstream::{
         self, Answer,
         fields::{self, Fields},
@@ -52,12 +59,21 @@ pub struct Monitored {
     look_at: Option<Time>,
     /// What is to be put right is put right again not before this time.
     put_right_at: Time,
+    /// Corrections that did not last.
+    corrections: Corrections,
+    /// Somebody contends, and people were told.
+    contended: bool,
 }
 
 impl Monitored {
     /// Whether a write may be under way.
     pub fn is_busy(&self) -> bool {
         self.running
+    }
+
+    /// A correction was done.
+    pub fn corrected(&mut self, now: Time) {
+        self.corrections.done(now);
     }
 
     /// There is a reason for a look that its own state does not show.
@@ -80,6 +96,8 @@ pub enum Outcome {
         plan: Arc<Plan>,
         /// When the mere passing of time changes the judgement.
         changes_in: Option<Duration>,
+        /// What there is to correct.
+        drift: Option<Seen>,
     },
     /// The status was written.
     Written {
@@ -89,6 +107,8 @@ pub enum Outcome {
         object: Box<BundleDeployment>,
         /// When the mere passing of time changes the judgement.
         changes_in: Option<Duration>,
+        /// What there is to correct.
+        drift: Option<Seen>,
     },
     /// The release record is gone: deploy again.
     RecordGone,
@@ -103,6 +123,17 @@ pub enum Outcome {
     HistoryLost,
     /// Somebody wrote meanwhile, or the look failed.
     Again(Option<String>),
+}
+
+/// Whether what was looked at differs from what was deployed.
+#[derive(Debug)]
+pub struct Seen {
+    /// The deployment id it was compared with.
+    deployment: String,
+    /// There is something to correct.
+    correctable: bool,
+    /// Who contends, once people are to be told.
+    contention: Option<String>,
 }
 
 impl Replica {
@@ -166,6 +197,7 @@ impl Replica {
         }
         let plan = entry.monitored.plan.clone();
         let rest = entry.monitored.put_right_at.saturating_sub(now);
+        let corrections = entry.monitored.corrections;
         let waits_for = if gate == Gate::Blocked { self.dependencies(&object).err() } else { None };
         let (ctx, outbox, name) = (self.ctx.clone(), self.outbox.clone(), name.clone());
         tokio::spawn(async move {
@@ -173,7 +205,7 @@ impl Replica {
                 _ if refused => refusal::tell(&ctx, &name, &object).await,
                 Some(text) if blocked => tell_blocked(&ctx, &name, &object, text).await,
                 None if blocked => Outcome::Again(None),
-                waits_for => look(&ctx, &name, &object, plan, waits_for, rest, touched).await,
+                waits_for => look(&ctx, &name, &object, plan, waits_for, rest, touched, corrections).await,
             };
             outbox.send(Message::Monitored { name, release: looked_at, outcome }).await;
         });
@@ -185,12 +217,13 @@ impl Replica {
         let Some(entry) = self.units.get_mut(name) else { return };
         entry.monitored.running = false;
         match outcome {
-            Outcome::Same { plan, changes_in } => {
+            Outcome::Same { plan, changes_in, drift } => {
                 entry.monitored.plan = Some(plan);
                 self.look_again_in(name, changes_in);
+                self.on_drift(name, drift);
                 self.monitor_if_due(name);
             }
-            Outcome::Written { plan, object, changes_in } => {
+            Outcome::Written { plan, object, changes_in, drift } => {
                 if plan.is_some() {
                     entry.monitored.plan = plan;
                 }
@@ -201,6 +234,7 @@ impl Replica {
                 entry.monitored.seen = Some((written.rest, written.release, gate));
                 self.look_again_in(name, changes_in);
                 self.feed_object(name, *object, Input::Seen);
+                self.on_drift(name, drift);
             }
             Outcome::RecordGone => {
                 warn!(unit = %name, "its release record is gone: deploying again");
@@ -237,10 +271,42 @@ impl Replica {
         }
     }
 
+    /// Tells the protocol what there is to correct, when its time has come.
+    fn on_drift(&mut self, name: &Name, seen: Option<Seen>) {
+        let now = self.ctx.clock.now();
+        let (Some(seen), Some(entry)) = (seen, self.units.get_mut(name)) else { return };
+        let known = entry.unit.drift.is_some();
+        if !seen.correctable {
+            if known {
+                self.feed(name, Input::Drift { deployment: seen.deployment, seen: false });
+            }
+            return;
+        }
+        let corrects = entry.unit.latest.as_ref().is_some_and(|latest| latest.corrects);
+        if known || !corrects {
+            return;
+        }
+        let told = std::mem::replace(&mut entry.monitored.contended, seen.contention.is_some());
+        if let Some(contention) = seen.contention.filter(|_| !told) {
+            let note = format!("bundle {name}: {contention}");
+            let object = entry.object.clone();
+            notes::publish(&self.ctx, object.as_deref(), EventType::Warning, reason::DRIFT_CONTENDED, note);
+        }
+        let Some(entry) = self.units.get_mut(name) else { return };
+        let due = entry.monitored.corrections.due(now);
+        if due <= now {
+            self.feed(name, Input::Drift { deployment: seen.deployment, seen: true });
+        } else {
+            self.look_again_in(name, Some(due - now));
+            self.wake_at(name, due.max(now + PACE));
+        }
+    }
+
     fn look_again_in(&mut self, name: &Name, wait: Option<Duration>) {
         let (Some(wait), now) = (wait, self.ctx.clock.now()) else { return };
         if let Some(entry) = self.units.get_mut(name) {
-            entry.monitored.look_at = Some(now + wait.max(PACE));
+            let time = now + wait.max(PACE);
+            entry.monitored.look_at = Some(entry.monitored.look_at.map_or(time, |known| known.min(time)));
         }
     }
 }
@@ -255,6 +321,7 @@ async fn look(
     waits_for: Option<String>,
     rest: Duration,
     touched: bool,
+    corrections: Corrections,
 ) -> Outcome {
     let Ok(_permit) = ctx.monitors.acquire().await else { return Outcome::Again(None) };
     let status = object.status.clone().unwrap_or_default();
@@ -271,6 +338,11 @@ async fn look(
             Err(error) => return failed(ctx, name, object, upstream::chain(&error)).await,
         },
     };
+    let changed = match compared(ctx, name, object, &plan).await {
+        Ok(changed) => changed,
+        Err(PlanError::Gone { .. }) => return Outcome::RecordGone,
+        Err(error) => return failed(ctx, name, object, upstream::chain(&error)).await,
+    };
     match plan::evaluate(ctx, name, object, &plan).await {
         Ok(_) if history::is_lost(ctx, object, &plan).await => Outcome::HistoryLost,
         Ok(evaluation) => {
@@ -286,19 +358,19 @@ async fn look(
             let may_not = around::objection(ctx, object, &plan.release.namespace).await;
             let mut changes_in =
                 evaluation.changes_at.map(|moment| (moment - ctx.clock.wall()).to_std().unwrap_or_default());
-            let mut fields = plan::fields(evaluation, object);
-            if is_rejected(object) {
-                // What is wanted could not be deployed and waits for a change: its own conditions stay, and it is not
-                // ready, however well what stands is.
-                fields.conditions.clear();
-                if let Some(observed) = &mut fields.observed {
-                    observed.ready = false;
-                }
-            } else {
-                fields.conditions.insert(0, (DEPLOYED, Ok(())));
-                fields.conditions.insert(0, (INSTALLED, Ok(())));
+            if changed {
+                changes_in = Some(PACE);
             }
-            fields.conditions.push((MONITORED, Ok(())));
+            let found = drift::found(ctx, &plan);
+            let manager = found.as_ref().and_then(|(_, drift)| drift.manager.as_deref());
+            // What is wanted could not be deployed: there is nothing to go back to.
+            let correctable = is_correctable(&evaluation) && !is_rejected(object);
+            let drift = Some(Seen {
+                deployment: object.spec.deployment_id.clone(),
+                correctable,
+                contention: corrections.contention(ctx.clock.now(), manager).filter(|_| correctable),
+            });
+            let mut fields = told(object, evaluation, drift.as_ref());
             let mut again = |wait: Duration| changes_in = Some(changes_in.unwrap_or(wait).min(wait));
             match marks {
                 Marks::Right => {}
@@ -319,8 +391,8 @@ async fn look(
                 around::tell_objection(&mut fields, text);
             }
             match write(ctx, name, object, &fields).await {
-                None => Outcome::Same { plan, changes_in },
-                Some(Ok(object)) => Outcome::Written { plan: Some(plan), object, changes_in },
+                None => Outcome::Same { plan, changes_in, drift },
+                Some(Ok(object)) => Outcome::Written { plan: Some(plan), object, changes_in, drift },
                 Some(Err(cause)) => Outcome::Again(cause),
             }
         }
@@ -335,11 +407,53 @@ fn is_rejected(object: &BundleDeployment) -> bool {
     })
 }
 
+/// Compares the objects that there is reason to compare.
+async fn compared(
+    ctx: &Context,
+    name: &Name,
+    object: &BundleDeployment,
+    plan: &Plan,
+) -> Result<bool, PlanError> {
+    plan::watch(ctx, name, object, plan).await?;
+    drift::look(ctx, name, object, plan).await
+}
+
+/// What the status is to say. While a correction backs off, its error stays in `Ready` for as long as there is drift, and
+/// so do the conditions that a failed deployment left.
+fn told(object: &BundleDeployment, evaluation: Evaluation, drift: Option<&Seen>) -> Fields {
+    let (changed, ready) = (is_correctable(&evaluation), evaluation.ready);
+    let mut fields = plan::fields(evaluation, object);
+    if is_rejected(object) {
+        // What is wanted could not be deployed and waits for a change: its own conditions stay, and it is not ready,
+        // however well what stands is.
+        fields.conditions.clear();
+        if let Some(observed) = &mut fields.observed {
+            observed.ready = false;
+        }
+        fields.conditions.push((MONITORED, Ok(())));
+        return fields;
+    }
+    let resting = upstream::snapshot(object, false).slot.is_backing_off();
+    if resting && changed && ready {
+        fields.conditions.clear();
+    } else if let Some(contention) = drift.and_then(|drift| drift.contention.as_deref())
+        && let [(READY, Err(message))] = &mut fields.conditions[..]
+    {
+        *message += &format!("; {contention}");
+    }
+    if !resting {
+        fields.conditions.insert(0, (DEPLOYED, Ok(())));
+        fields.conditions.insert(0, (INSTALLED, Ok(())));
+    }
+    fields.conditions.push((MONITORED, Ok(())));
+    fields
+}
+
 /// The cluster could not be looked at: `Monitored` says so, and what was known last stays.
 async fn failed(ctx: &Arc<Context>, name: &Name, object: &Arc<BundleDeployment>, cause: String) -> Outcome {
     let fields = Fields { conditions: vec![(MONITORED, Err(cause.clone()))], ..Fields::default() };
     match write(ctx, name, object, &fields).await {
-        Some(Ok(object)) => Outcome::Written { plan: None, object, changes_in: Some(AGAIN) },
+        Some(Ok(object)) => Outcome::Written { plan: None, object, changes_in: Some(AGAIN), drift: None },
         None | Some(Err(_)) => Outcome::Again(Some(cause)),
     }
 }
@@ -353,9 +467,12 @@ async fn tell_blocked(
 ) -> Outcome {
     let fields = Fields { conditions: vec![(DEPLOYED, Err(text))], ..Fields::default() };
     match write(ctx, name, object, &fields).await {
-        Some(Ok(object)) => Outcome::Written { plan: None, object, changes_in: None },
+        Some(Ok(object)) => Outcome::Written { plan: None, object, changes_in: None, drift: None },
         Some(Err(cause)) => Outcome::Again(cause),
-        None => Outcome::Same { plan: Arc::new(Plan::empty(api::ReleaseId::default())), changes_in: None },
+        None => {
+            let plan = Arc::new(Plan::empty(api::ReleaseId::default()));
+            Outcome::Same { plan, changes_in: None, drift: None }
+        }
     }
 }
 

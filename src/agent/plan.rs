@@ -9,10 +9,19 @@ use std::{
 
 use futures::{StreamExt, stream};
 
-use super::{context::Context, inbox::Name};
+use super::{
+    context::Context,
+    drift::{self, Known, Memory},
+    inbox::Name,
+};
 use crate::{
     api::{self, BundleDeployment, ReleaseId},
-    downstream::{kinds::KindError, live::KindState, release::ReleaseError, server::RequestError},
+    downstream::{
+        kinds::{Kind, KindError},
+        live::KindState,
+        release::{Record, ReleaseError},
+        server::RequestError,
+    },
     monitor::{self, Evaluation, Key, Live, conditions::READY},
     render::{self, Object, RenderError},
     upstream::fields::{Fields, ObservedFields},
@@ -32,6 +41,8 @@ pub struct Plan {
     pub desired: Vec<Key>,
     /// The objects of the revision before it: what is still there of them was to go.
     pub previous: Vec<Key>,
+    /// What is known of how its objects differ.
+    pub memory: Memory,
 }
 
 /// Why there is no plan, or no judgement.
@@ -83,7 +94,7 @@ pub enum PlanError {
 impl Plan {
     /// A release without objects.
     pub fn empty(release: ReleaseId) -> Self {
-        Self { release, desired: Vec::new(), previous: Vec::new() }
+        Self { release, desired: Vec::new(), previous: Vec::new(), memory: Memory::default() }
     }
 }
 
@@ -128,31 +139,67 @@ pub async fn load(ctx: &Context, name: &Name, release: &str) -> Result<Plan, Pla
     let release: ReleaseId = release.parse().map_err(PlanError::Name)?;
     let history =
         ctx.downstream.store.history(&release.namespace, &release.name).await.map_err(PlanError::History)?;
-    let manifest = |revision: u32| {
-        let record = history.iter().find(|record| record.revision == revision)?;
-        record.release.as_ref().ok().map(|release| release.manifest.as_str())
-    };
+    let record = |revision: u32| history.iter().find(|record| record.revision == revision);
+    let manifest =
+        |revision: u32| record(revision)?.release.as_ref().ok().map(|release| release.manifest.as_str());
     let Some(text) = manifest(release.revision) else {
         return Err(PlanError::Gone { release: release.to_string() });
     };
+    let recorded = record(release.revision).and_then(Record::fields);
     let previous = release.revision.checked_sub(1).and_then(manifest);
     tracing::debug!(unit = %name, release = %release, "release record read for monitoring");
-    let desired = stored(ctx, &release, text).await?;
+    let objects = stored(ctx, &release, text).await?;
+    let desired = keys(ctx, &objects, &release.namespace).await?;
     let previous = match previous {
-        Some(text) => stored(ctx, &release, text).await.unwrap_or_default(),
+        Some(text) => {
+            let objects = stored(ctx, &release, text).await.unwrap_or_default();
+            keys(ctx, &objects, &release.namespace).await.unwrap_or_default()
+        }
         None => Vec::new(),
     };
-    Ok(Plan { release, desired, previous })
+    let memory = Memory::loaded(&objects, recorded);
+    Ok(Plan { release, desired, previous, memory })
 }
 
-async fn stored(ctx: &Context, release: &ReleaseId, text: &str) -> Result<Vec<Key>, PlanError> {
-    let objects = render::parse_manifest(&ctx.engine, text)
+/// The objects of a revision, read from its record; in the order of its plan.
+pub async fn objects(ctx: &Context, release: &ReleaseId) -> Result<Vec<Object>, PlanError> {
+    let history =
+        ctx.downstream.store.history(&release.namespace, &release.name).await.map_err(PlanError::History)?;
+    let record = history.iter().find(|record| record.revision == release.revision);
+    match record.and_then(|record| record.release.as_ref().ok()) {
+        Some(found) => stored(ctx, release, &found.manifest).await,
+        None => Err(PlanError::Gone { release: release.to_string() }),
+    }
+}
+
+async fn stored(ctx: &Context, release: &ReleaseId, text: &str) -> Result<Vec<Object>, PlanError> {
+    render::parse_manifest(&ctx.engine, text)
         .await
-        .map_err(|source| PlanError::Manifest { release: release.to_string(), source })?;
-    keys(ctx, &objects, &release.namespace).await
+        .map_err(|source| PlanError::Manifest { release: release.to_string(), source })
 }
 
-/// Judges what lives of a plan. Waits until every kind of it was read once.
+/// The kind of an object of a plan.
+pub async fn kind(ctx: &Context, key: &Key) -> Result<Arc<Kind>, PlanError> {
+    ctx.downstream.kinds.resolve(&key.api_version, &key.kind).await.map_err(|source| PlanError::Kind {
+        api_version: key.api_version.to_string(),
+        kind: key.kind.to_string(),
+        source: Some(source),
+    })
+}
+
+/// Watches the kinds of a plan and waits until each was read once.
+pub async fn watch(
+    ctx: &Context,
+    name: &Name,
+    object: &BundleDeployment,
+    plan: &Plan,
+) -> Result<(), PlanError> {
+    let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
+    ctx.live.ignore(&hash, &object.options().ignore.clone().unwrap_or_default());
+    watch_kinds(ctx, &plan.desired).await
+}
+
+/// Judges what lives of a plan, by what is known of it. Waits until every kind of it was read once.
 pub async fn evaluate(
     ctx: &Context,
     name: &Name,
@@ -160,20 +207,23 @@ pub async fn evaluate(
     plan: &Plan,
 ) -> Result<Evaluation, PlanError> {
     let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
+    watch(ctx, name, object, plan).await?;
+    drift::note_jobs(ctx, plan);
     let options = object.options();
-    ctx.live.ignore(&hash, &options.ignore.clone().unwrap_or_default());
-    watch_kinds(ctx, &plan.desired).await?;
-    let missing: Vec<Key> = plan
-        .desired
-        .iter()
-        .filter(|key| matches!(ctx.live.lookup(key, &hash), Live::Missing))
-        .cloned()
-        .collect();
+    let patches = options.diff.as_ref().map_or(&[][..], |diff| &diff.compare_patches);
+    let missing: Vec<Key> = {
+        let known = Known::of(plan, patches);
+        let missing = plan.desired.iter().filter(|key| matches!(ctx.live.lookup(key, &hash), Live::Missing));
+        missing.filter(|key| !known.may_miss(key)).cloned().collect()
+    };
     // What seems to be missing may have lost its label: a live look tells.
     let looks = stream::iter(missing).map(|key| look(ctx, key)).buffered(LOOKS);
     let found: Vec<Result<(Key, bool), PlanError>> = looks.collect().await;
     let found: HashMap<Key, bool> = found.into_iter().collect::<Result<_, _>>()?;
+    let known = Known::of(plan, patches);
     let live = |key: &Key| match ctx.live.lookup(key, &hash) {
+        Live::Ours(live) => known.live(key, live),
+        Live::Missing if known.may_miss(key) => Live::Gone,
         Live::Missing if found.get(key) == Some(&true) => Live::NotOurs,
         live => live,
     };
@@ -205,13 +255,7 @@ async fn watch_kinds(ctx: &Context, keys: &[Key]) -> Result<(), PlanError> {
 }
 
 async fn look(ctx: &Context, key: Key) -> Result<(Key, bool), PlanError> {
-    let kind = ctx.downstream.kinds.resolve(&key.api_version, &key.kind).await.map_err(|source| {
-        PlanError::Kind {
-            api_version: key.api_version.to_string(),
-            kind: key.kind.to_string(),
-            source: Some(source),
-        }
-    })?;
+    let kind = kind(ctx, &key).await?;
     let found = ctx.downstream.server.metadata(&kind.path(&key.namespace, &key.name)).await;
     let found = found.map_err(|source| PlanError::Look { object: key.to_string(), source })?;
     Ok((key, found.is_some()))

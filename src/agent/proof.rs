@@ -98,6 +98,7 @@ mod tests {
                 deployment: asked.into(),
                 gate: Gate::Open,
                 outdated: true,
+                corrects: false,
                 release: String::new(),
                 slot: ClaimSlot::parse(status, reason, &message),
                 rest: 0,

@@ -32,7 +32,8 @@ pub(super) fn applies(name: &str, latest: &Snapshot) -> bool {
 
 /// Writes the condition, once; the Event comes with it.
 pub(super) async fn tell(ctx: &Arc<Context>, name: &Name, object: &Arc<BundleDeployment>) -> Outcome {
-    let nothing = || Outcome::Same { plan: Arc::new(Plan::empty(ReleaseId::default())), changes_in: None };
+    let nothing =
+        || Outcome::Same { plan: Arc::new(Plan::empty(ReleaseId::default())), changes_in: None, drift: None };
     if object.metadata.deletion_timestamp.is_some() {
         return nothing();
     }
@@ -41,7 +42,7 @@ pub(super) async fn tell(ctx: &Arc<Context>, name: &Name, object: &Arc<BundleDep
     match write(ctx, name, object, &fields).await {
         Some(Ok(object)) => {
             notes::publish(ctx, None, EventType::Warning, reason::AGENT_BUNDLE_REFUSED, text);
-            Outcome::Written { plan: None, object, changes_in: None }
+            Outcome::Written { plan: None, object, changes_in: None, drift: None }
         }
         Some(Err(cause)) => Outcome::Again(cause),
         None => nothing(),

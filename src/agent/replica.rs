@@ -264,6 +264,9 @@ impl Replica {
                 if std::mem::take(&mut entry.sweeping) && ended.outcome != Outcome::Deployed {
                     entry.sweep = true;
                 }
+                if ended.is_correction() {
+                    entry.monitored.corrected(self.ctx.clock.now());
+                }
                 if ended.plan.is_some() {
                     entry.monitored.plan.clone_from(&ended.plan);
                 }

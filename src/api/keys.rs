@@ -19,6 +19,9 @@ pub const RELEASE_NAMESPACE: &str = "meta.helm.sh/release-namespace";
 pub const EPOCH_ANNOTATION: &str = "flotilla.fleet/epoch";
 /// On a release record under removal: `<session>/<nonce>` of the replica that removes it.
 pub const GUARD_ANNOTATION: &str = "flotilla.fleet/guard";
+/// On a release record: a digest of the fields that were ours when its objects were applied, as 16 hex digits. As long
+/// as they still are, nobody changed them, and a replica that comes new to a unit need not ask about each object.
+pub const FIELDS_ANNOTATION: &str = "flotilla.fleet/fields";
 /// Cluster namespace a session Lease belongs to.
 pub const CLUSTER_NAMESPACE_LABEL: &str = "flotilla.fleet/cluster-namespace";
 /// Agent scope a session Lease belongs to.

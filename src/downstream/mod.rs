@@ -8,6 +8,7 @@ pub mod accounts;
 pub mod apply;
 pub mod completion;
 pub mod copies;
+pub mod drift;
 pub mod fence;
 pub mod fleet_lease;
 pub mod hooks;

@@ -22,10 +22,14 @@ pub const LIST_LIMIT: usize = 10;
 pub enum Live {
     /// It is there and carries our hash label.
     Ours(Arc<Observed>),
+    /// The same, and it differs from what is wanted: with the patch that would restore it.
+    Modified(Arc<Observed>, Arc<str>),
     /// It is there, but without our hash label.
     NotOurs,
     /// It is not there.
     Missing,
+    /// It is not there and need not be: it has done its work, or the user overlooks it.
+    Gone,
 }
 
 /// A release as it stands in the cluster, in the form the status wants.
@@ -63,25 +67,31 @@ pub fn evaluate(
 ) -> Evaluation {
     let mut result = Evaluation::default();
     // What is neither modified nor not ready is ready; an object that is both counts as modified only.
-    let mut late = 0;
+    let (mut late, mut changed) = (0, 0);
     for key in plan(desired) {
-        match live(key) {
-            Live::Ours(object) => {
-                result.resources.push(resource(&object));
+        let live = live(key);
+        match live {
+            Live::Ours(ref object) | Live::Modified(ref object, _) => {
+                result.resources.push(resource(object));
                 result.changes_at = [result.changes_at, object.changes_at(now)].into_iter().flatten().min();
                 let summary = object.summary_at(now);
                 if !summary.is_ready() {
-                    late += 1;
-                    result.non_ready.push(non_ready(&object, summary));
+                    late += u32::from(matches!(live, Live::Ours(_)));
+                    result.non_ready.push(non_ready(object, summary));
+                }
+                if let Live::Modified(_, patch) = &live {
+                    changed += 1;
+                    result.modified.push(ModifiedStatus { patch: patch.to_string(), ..modified(key) });
                 }
             }
             Live::NotOurs => {
                 result.modified.push(ModifiedStatus { missing: true, exist: true, ..modified(key) })
             }
             Live::Missing => result.modified.push(ModifiedStatus { missing: true, ..modified(key) }),
+            Live::Gone => {}
         }
     }
-    let missing = result.modified.len();
+    let missing = result.modified.len() - changed;
     result
         .modified
         .extend(extra.iter().map(|object| ModifiedStatus { delete: true, ..modified(&object.key) }));
@@ -90,8 +100,9 @@ pub fn evaluate(
         desired_ready: number(result.resources.len() + missing),
         missing: number(missing),
         orphaned: number(extra.len()),
-        not_ready: number(late),
-        ready: number(result.resources.len() - late),
+        modified: number(changed),
+        not_ready: i64::from(late),
+        ready: number(result.resources.len() - changed) - i64::from(late),
         ..ResourceCounts::default()
     };
     result.ready = result.non_ready.is_empty();

@@ -6,18 +6,21 @@
 //! release from these without seeing an object again.
 
 pub mod conditions;
+pub mod drift;
 mod errors;
 mod evaluate;
 mod kstatus;
 mod observed;
+mod owners;
 mod subject;
 mod summary;
 
 pub use errors::{ErrorStatuses, MappingError};
 pub use evaluate::{Evaluation, LIST_LIMIT, Live, evaluate, extras};
 pub use observed::{
-    Desired, Key, Observed, is_ready_by_existing, observe, observe_dynamic, observe_metadata,
+    Desired, Key, Observed, is_ready_by_existing, observe, observe_dynamic, observe_metadata, owners_of,
 };
+pub use owners::{Digest, Owners};
 
 use chrono::{DateTime, Utc};
 

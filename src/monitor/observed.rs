@@ -3,7 +3,6 @@
 
 use std::{
     fmt,
-    hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, LazyLock},
 };
 
@@ -14,6 +13,7 @@ use serde_json::Value;
 
 use super::{
     Judge,
+    owners::{Entry, Owners},
     subject::{Rancher, Subject},
     summary,
 };
@@ -79,9 +79,10 @@ pub struct Observed {
     pub hash: Option<Arc<str>>,
     /// The claim that wrote it last.
     pub stamp: Option<Stamp>,
-    /// Digest of our own entry in `managedFields`, its time included; `None` without such an entry. Another digest
-    /// means that somebody took or removed a field of ours. Comparable within one process only.
-    pub managed: Option<u64>,
+    /// Who owns its fields: whether somebody took one of ours, and whether others wrote it.
+    pub owners: Owners,
+    /// A Job that has ended, well or not: one with a time to live goes by itself then.
+    pub finished: bool,
     /// Never to be reported as extra: exempt from pruning, or given up on purpose by Helm's keep policy.
     pub kept: bool,
     /// Has a deletionTimestamp.
@@ -120,7 +121,8 @@ impl Observed {
             created_at,
             hash,
             stamp,
-            managed,
+            owners,
+            finished,
             kept,
             deleting,
             summary,
@@ -128,14 +130,26 @@ impl Observed {
         } = self;
         (key, uid, generation, created_at, hash, stamp)
             == (&other.key, &other.uid, &other.generation, &other.created_at, &other.hash, &other.stamp)
-            && (managed, kept, deleting, summary, later)
-                == (&other.managed, &other.kept, &other.deleting, &other.summary, &other.later)
+            && (owners, finished, kept, deleting, summary, later)
+                == (
+                    &other.owners,
+                    &other.finished,
+                    &other.kept,
+                    &other.deleting,
+                    &other.summary,
+                    &other.later,
+                )
     }
 }
 
 /// Reduces a full live object.
 pub fn observe(object: &Value, judge: &Judge<'_>) -> Observed {
     Header::from(object).observed(&subject_of(object, judge.ignore), judge)
+}
+
+/// Who owns the fields of a full live object.
+pub fn owners_of(object: &Value) -> Owners {
+    Header::from(object).owners
 }
 
 /// A full live object as the readiness rules see it.
@@ -224,7 +238,7 @@ struct Header<'a> {
     status: Option<&'a str>,
     prune: &'a str,
     policy: &'a str,
-    managed: Option<u64>,
+    owners: Owners,
 }
 
 impl<'a> From<&'a Value> for Header<'a> {
@@ -233,17 +247,14 @@ impl<'a> From<&'a Value> for Header<'a> {
         let text = |key: &str| metadata[key].as_str().unwrap_or_default();
         let label = |key: &str| metadata["labels"][key].as_str();
         let annotation = |key: &str| metadata["annotations"][key].as_str();
-        let fields = metadata["managedFields"].as_array();
-        let ours = fields.into_iter().flatten().find(|entry| {
-            let plain = entry["subresource"].as_str().is_none_or(str::is_empty);
-            entry["manager"] == keys::FIELD_MANAGER && entry["operation"] == "Apply" && plain
-        });
+        let entries = metadata["managedFields"].as_array().into_iter().flatten().map(Entry::json);
+        let (generation, version) = (metadata["generation"].as_i64(), text("resourceVersion"));
         Self {
             namespace: text("namespace"),
             name: text("name"),
             uid: text("uid"),
-            version: text("resourceVersion"),
-            generation: metadata["generation"].as_i64(),
+            version,
+            generation,
             created_at: metadata["creationTimestamp"].as_str().map(str::to_owned),
             deleting: !text("deletionTimestamp").is_empty(),
             hash: label(keys::HASH_LABEL),
@@ -251,10 +262,7 @@ impl<'a> From<&'a Value> for Header<'a> {
             status: annotation(STATUS_ANNOTATION),
             prune: label(keys::PRUNE_LABEL).unwrap_or_default(),
             policy: annotation(keys::RESOURCE_POLICY).unwrap_or_default(),
-            managed: ours.map(|entry| {
-                let time = entry["time"].as_str().and_then(|text| DateTime::parse_from_rfc3339(text).ok());
-                digest(time.map(|time| time.timestamp()), &entry["fieldsV1"])
-            }),
+            owners: Owners::of(entries, generation, version),
         }
     }
 }
@@ -264,16 +272,13 @@ impl<'a> From<&'a ObjectMeta> for Header<'a> {
         let label = |key: &str| metadata.labels.as_ref().and_then(|map| map.get(key)).map(String::as_str);
         let annotation =
             |key: &str| metadata.annotations.as_ref().and_then(|map| map.get(key)).map(String::as_str);
-        let ours = metadata.managed_fields.iter().flatten().find(|entry| {
-            entry.manager.as_deref() == Some(keys::FIELD_MANAGER)
-                && entry.operation.as_deref() == Some("Apply")
-                && entry.subresource.as_deref().is_none_or(str::is_empty)
-        });
+        let entries = metadata.managed_fields.iter().flatten().map(Entry::typed);
+        let version = metadata.resource_version.as_deref().unwrap_or_default();
         Self {
             namespace: metadata.namespace.as_deref().unwrap_or_default(),
             name: metadata.name.as_deref().unwrap_or_default(),
             uid: metadata.uid.as_deref().unwrap_or_default(),
-            version: metadata.resource_version.as_deref().unwrap_or_default(),
+            version,
             generation: metadata.generation,
             created_at: metadata.creation_timestamp.as_ref().map(|time| time.0.to_string()),
             deleting: metadata.deletion_timestamp.is_some(),
@@ -282,10 +287,7 @@ impl<'a> From<&'a ObjectMeta> for Header<'a> {
             status: annotation(STATUS_ANNOTATION),
             prune: label(keys::PRUNE_LABEL).unwrap_or_default(),
             policy: annotation(keys::RESOURCE_POLICY).unwrap_or_default(),
-            managed: ours.map(|entry| {
-                let fields = entry.fields_v1.as_ref().map_or(&Value::Null, |fields| &fields.0);
-                digest(entry.time.as_ref().map(|time| time.0.as_second()), fields)
-            }),
+            owners: Owners::of(entries, metadata.generation, version),
         }
     }
 }
@@ -330,7 +332,8 @@ impl Header<'_> {
             created_at: self.created_at,
             hash: self.hash.map(Arc::from),
             stamp: self.stamp.and_then(Stamp::parse),
-            managed: self.managed,
+            owners: self.owners,
+            finished: is_finished(subject),
             kept: self.prune == "false" || self.policy.trim().eq_ignore_ascii_case("keep"),
             deleting: self.deleting,
             summary: shared(summary::summarize(subject, judge.errors, judge.now)),
@@ -347,11 +350,14 @@ fn first(list: &Value) -> Option<&str> {
     list.get(0).and_then(Value::as_str)
 }
 
-fn digest(seconds: Option<i64>, fields: &Value) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    seconds.hash(&mut hasher);
-    fields.hash(&mut hasher);
-    hasher.finish()
+/// Whether it is a Job that has ended.
+fn is_finished(subject: &Subject<'_>) -> bool {
+    subject.kind == "Job"
+        && subject.api_version.starts_with("batch/")
+        && subject
+            .conditions
+            .iter()
+            .any(|condition| condition.is("Complete", "True") || condition.is("Failed", "True"))
 }
 
 #[cfg(test)]

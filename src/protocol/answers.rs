@@ -46,13 +46,14 @@ pub(super) fn won(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut V
 
 /// A live read while a claim is not answered or was refused: decide whether to send it again.
 pub(super) fn claim_again(unit: &mut Unit, latest: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect>) {
+    let wanted = unit.wants(latest);
     let Work::Claiming { claim, over, tries, sent, .. } = &mut unit.work else { return };
     if *sent {
         return; // its answer decides
     }
     // A claim, whoever's, decides, and so does its end; an unrelated write does not (rule 3).
     let same = latest.slot.is_same(over);
-    let moved = latest.deployment != claim.deployment || !may_claim(latest, unit.redeploy) || env.draining;
+    let moved = latest.deployment != claim.deployment || !may_claim(latest, wanted) || env.draining;
     if same && !moved && *tries <= CONFLICT_LIMIT {
         *sent = true;
         effects.push(Effect::WriteClaim { version: latest.version.clone(), claim: claim.clone() });

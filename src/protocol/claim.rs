@@ -278,6 +278,11 @@ impl ClaimSlot {
         }
     }
 
+    /// Whether a failed attempt waits for its next one.
+    pub fn is_backing_off(&self) -> bool {
+        self.claim().is_some_and(|claim| claim.state == ClaimState::BackingOff)
+    }
+
     /// Whether anybody may be at work.
     pub fn is_open(&self) -> bool {
         match self {

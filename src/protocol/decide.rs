@@ -23,7 +23,7 @@ pub(super) fn decide(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) 
     if is_of_before_a_restore(&latest) {
         return;
     }
-    if !may_claim(&latest, unit.redeploy) || env.draining {
+    if !may_claim(&latest, unit.wants(&latest)) || env.draining {
         unit.wanted = None; // S10: paused, off schedule, blocked or done is never claimed
         return;
     }
@@ -148,7 +148,7 @@ fn on_open_claim(
 /// Replaces an open claim that nobody stands behind any more, in preference order.
 pub(super) fn take_over(unit: &mut Unit, reason: TakeoverReason, env: &Env<'_>, effects: &mut Vec<Effect>) {
     let Some(latest) = unit.latest.clone() else { return };
-    if !may_claim(&latest, unit.redeploy) || env.draining || is_of_before_a_restore(&latest) {
+    if !may_claim(&latest, unit.wants(&latest)) || env.draining || is_of_before_a_restore(&latest) {
         return;
     }
     unit.work = Work::Idle;

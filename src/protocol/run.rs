@@ -198,14 +198,15 @@ fn send_finish(
 /// Sends the finish as it has to be by what is known now.
 fn send(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) {
     let Some(latest) = &unit.latest else { return };
+    let wanted = unit.wants(latest);
     let Work::Finishing { claim, result, end, version, since, sent, .. } = &mut unit.work else { return };
     if latest.deployment != claim.deployment {
         // An unclear replacement that is still right keeps its nonce: it may have been written.
         let still = matches!(end, End::Replace(next) if next.deployment == latest.deployment)
-            && may_claim(latest, unit.redeploy)
+            && may_claim(latest, wanted)
             && !env.draining;
         if !still {
-            *end = replacement(claim, result, latest, unit.redeploy, env);
+            *end = replacement(claim, result, latest, wanted, env);
             *since = env.now;
         }
     } else {
@@ -264,6 +265,7 @@ fn ended(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect
         }
         End::Deployed | End::Permanent => {
             unit.redeploy = false;
+            unit.drift = None;
             if unit.latest.as_ref().is_some_and(|latest| may_claim(latest, false))
                 && at.deployment == claim.deployment
             {
@@ -276,8 +278,8 @@ fn ended(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect
 }
 
 /// The deployment id moved on under our claim: a fresh claim on the new one, or the mark of the old one.
-fn replacement(claim: &Claim, result: &End, latest: &Snapshot, redeploy: bool, env: &Env<'_>) -> End {
-    if env.draining || !may_claim(latest, redeploy) {
+fn replacement(claim: &Claim, result: &End, latest: &Snapshot, wanted: bool, env: &Env<'_>) -> End {
+    if env.draining || !may_claim(latest, wanted) {
         return End::Release(Some(given_up(claim)));
     }
     let mut next = decide::fresh(env, latest, ClaimState::Claimed);

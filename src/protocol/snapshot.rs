@@ -16,6 +16,8 @@ pub struct Snapshot {
     pub gate: Gate,
     /// Whether the status lacks what the spec asks for.
     pub outdated: bool,
+    /// Whether foreign changes are to be reverted (`spec.correctDrift.enabled`).
+    pub corrects: bool,
     /// `status.release`, empty when nothing stands.
     pub release: String,
     /// The claim.
@@ -75,6 +77,7 @@ mod tests {
             deployment: "s-1:a".into(),
             gate: Gate::Open,
             outdated: false,
+            corrects: false,
             release: "ns/app:1".into(),
             slot: ClaimSlot::Empty,
             rest: 7,

@@ -66,6 +66,7 @@ fn take_in(unit: &mut Unit, input: Input, env: &Env<'_>, effects: &mut Vec<Effec
                 |release: &String| unit.latest.as_ref().is_some_and(|latest| latest.release == *release);
             unit.redeploy |= of.as_ref().is_none_or(stands);
         }
+        Input::Drift { deployment, seen } => unit.drift = seen.then_some(deployment),
     }
     tick_removal(unit, woken, env, effects);
     run::watch_deadline(unit, env, effects);
@@ -156,6 +157,7 @@ pub(super) fn take(unit: &mut Unit, snapshot: Snapshot, env: &Env<'_>) {
     });
     if done_by_another {
         unit.redeploy = false;
+        unit.drift = None;
     }
     observe(unit, &snapshot.slot, env);
     unit.latest = Some(snapshot);
@@ -183,10 +185,12 @@ fn on_news(unit: &mut Unit, live: bool, env: &Env<'_>, effects: &mut Vec<Effect>
 /// A claim that was never finished does too, whatever the status says: the target may have been touched under it, for
 /// another deployment id than the one that the status names and the spec went back to (S2). So does one that cannot be
 /// read, after its time: or it would stand for ever, and nobody would monitor the unit under it.
-pub(super) fn may_claim(snapshot: &Snapshot, redeploy: bool) -> bool {
+///
+/// `wanted` says that there is work although the status is up to date (see [`Unit::wants`]).
+pub(super) fn may_claim(snapshot: &Snapshot, wanted: bool) -> bool {
     snapshot.gate == Gate::Open
         && !snapshot.deployment.is_empty()
-        && (snapshot.outdated || redeploy || snapshot.slot != ClaimSlot::Empty)
+        && (snapshot.outdated || wanted || snapshot.slot != ClaimSlot::Empty)
 }
 
 /// Notes since when the slot shows what it shows.

@@ -75,6 +75,8 @@ pub struct Unit {
     pub pause_until: Option<Time>,
     /// A redeploy was asked for although the status is up to date.
     pub redeploy: bool,
+    /// The deployment id from which live objects differ, and are to be corrected if the unit asks for that.
+    pub drift: Option<String>,
     /// A run of an object that is gone, told to stop and not yet ended. Holds a slot; nothing else starts before.
     pub stopping: Option<Nonce>,
     /// Since when the watch has shown less than what is known.
@@ -228,13 +230,20 @@ impl Unit {
         }
     }
 
-    /// Whether monitoring may write now: nothing claimed, nothing to deploy, not held (S4).
+    /// Whether there is work although the status is up to date: asked for, or foreign changes to correct.
+    pub fn wants(&self, latest: &Snapshot) -> bool {
+        self.redeploy
+            || (latest.corrects && self.drift.as_ref().is_some_and(|drift| *drift == latest.deployment))
+    }
+
+    /// Whether monitoring may write now: nobody at work, nothing to deploy, not held (S4). Also while a correction
+    /// backs off: what lives is to be seen meanwhile.
     pub fn is_settled(&self) -> bool {
         let Some(latest) = &self.latest else { return false };
         matches!(self.work, Work::Idle)
             && !self.redeploy
             && self.stopping.is_none()
-            && latest.slot == ClaimSlot::Empty
+            && (latest.slot == ClaimSlot::Empty || latest.slot.is_backing_off())
             && !latest.outdated
             && matches!(latest.gate, Gate::Open | Gate::Blocked)
     }

@@ -80,6 +80,13 @@ pub enum Input {
         /// stands.
         of: Option<String>,
     },
+    /// What was deployed was looked at: whether objects of it differ from this deployment.
+    Drift {
+        /// The deployment id they were compared with.
+        deployment: String,
+        /// There is something to correct.
+        seen: bool,
+    },
 }
 
 /// How a deployment ended.

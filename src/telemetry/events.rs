@@ -52,9 +52,15 @@ pub mod reason {
     pub const AGENT_BUNDLE_REFUSED: &str = "AgentBundleRefused";
     /// Fleet's agent runs in this cluster: this one stands by.
     pub const STANDING_BY: &str = "StandingBy";
+    /// Foreign changes were reverted; the note names the object, the field and who had changed it.
+    pub const DRIFT_CORRECTED: &str = "DriftCorrected";
+    /// Foreign changes could not be reverted; the note has the API server's answer.
+    pub const CORRECTION_FAILED: &str = "CorrectionFailed";
+    /// What is corrected is changed again and again; the note says by whom.
+    pub const DRIFT_CONTENDED: &str = "DriftContended";
 
     /// All of them.
-    pub const ALL: [&str; 18] = [
+    pub const ALL: [&str; 21] = [
         FIRST_DEPLOYED,
         DEPLOY_FAILED,
         RECOVERED,
@@ -73,6 +79,9 @@ pub mod reason {
         CREDENTIALS_CHANGED,
         AGENT_BUNDLE_REFUSED,
         STANDING_BY,
+        DRIFT_CORRECTED,
+        CORRECTION_FAILED,
+        DRIFT_CONTENDED,
     ];
 }
 

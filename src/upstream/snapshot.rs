@@ -27,6 +27,7 @@ pub fn snapshot(bd: &BundleDeployment, blocked: bool) -> Snapshot {
         deployment: bd.spec.deployment_id.clone(),
         gate: gate(bd, blocked),
         outdated: status.applied_deployment_id != bd.spec.deployment_id || forced || uncopied,
+        corrects: bd.spec.correct_drift.as_ref().is_some_and(|correct| correct.enabled),
         release: status.release.clone(),
         slot,
         rest: digest(bd, status),
@@ -64,9 +65,11 @@ fn digest(bd: &BundleDeployment, status: &BundleDeploymentStatus) -> u64 {
     }
     for entry in &status.modified_status {
         (&entry.kind, &entry.namespace, &entry.name, &entry.patch, entry.missing).hash(&mut hasher);
+        (entry.exist, entry.delete).hash(&mut hasher);
     }
     if let Some(counts) = &status.resource_counts {
-        (counts.ready, counts.desired_ready, counts.missing, counts.not_ready).hash(&mut hasher);
+        (counts.ready, counts.desired_ready, counts.missing, counts.not_ready, counts.modified)
+            .hash(&mut hasher);
     }
     hasher.finish()
 }

@@ -45,6 +45,7 @@ impl Bd {
             deployment: self.deployment.clone(),
             gate: if self.held { Gate::Held } else { Gate::Open },
             outdated: self.applied != self.deployment,
+            corrects: false,
             release: self.release.clone(),
             slot: self.slot.clone(),
             rest: 0,

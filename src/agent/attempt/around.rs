@@ -23,6 +23,12 @@ impl Run {
             permitted.map_err(AttemptError::Target)?;
         }
         self.renewed = self.copy_sources().await?;
+        self.act_as_account().await
+    }
+
+    /// From here on this run acts as the bundle's account.
+    pub(super) async fn act_as_account(&mut self) -> Result<(), AttemptError> {
+        let ctx = &self.job.ctx;
         let acting = ctx.accounts.acting(&ctx.downstream, &self.options.service_account).await;
         self.downstream = acting.map_err(AttemptError::Account)?;
         Ok(())

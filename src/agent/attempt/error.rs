@@ -160,6 +160,16 @@ pub enum AttemptError {
         /// The bundle.
         name: String,
     },
+    /// A correction changed nothing: somebody sets it back at once.
+    #[error("{object}: {field} was corrected and is not as wanted again: {by} changes it")]
+    Reverted {
+        /// Which object.
+        object: String,
+        /// The first field that differs.
+        field: String,
+        /// Who is on record for it.
+        by: String,
+    },
     /// A defect of ours.
     #[error("the deployment panicked: {0}")]
     Panicked(String),
@@ -224,7 +234,7 @@ impl AttemptError {
             Self::Render(error) => error.is_permanent(),
             Self::Release(error) => error.is_permanent(),
             Self::Apply(error) => error.is_permanent(),
-            Self::Fenced(_) | Self::Panicked(_) | Self::WentBack { .. } => false,
+            Self::Fenced(_) | Self::Reverted { .. } | Self::Panicked(_) | Self::WentBack { .. } => false,
         };
         if permanent { Class::Permanent } else { Class::Retryable }
     }

@@ -47,6 +47,9 @@ enum Told {
     Installed,
     Upgraded,
     Adopted,
+    Corrected { note: String },
+    InOrder,
+    NotCorrected { text: String, reverted: bool },
     Failed { text: String, permanent: bool, size: bool, stale: bool },
     Abandoned { stale: bool },
 }
@@ -72,13 +75,44 @@ impl Ended {
             outcome: Outcome::Deployed,
             release: release.to_string(),
             fields,
-            plan: Some(Arc::new(plan)),
+            plan: Some(plan),
             told: match operation {
                 Some(Operation::Install) => Told::Installed,
                 Some(Operation::Upgrade | Operation::Rollback { .. }) => Told::Upgraded,
                 None => Told::Adopted,
             },
         }
+    }
+
+    /// A correction that was done; `note` says of what. `None`: there was nothing left to correct.
+    pub(super) fn corrected(job: &Job, deployed: Deployed, note: Option<String>) -> Self {
+        let told = note.map_or(Told::InOrder, |note| Told::Corrected { note });
+        Self { told, ..Self::deployed(job, deployed) }
+    }
+
+    /// A correction that failed: what is deployed stays what it is, and so does what is told of it. Tried again
+    /// whatever the reason, since only the cluster decides whether a change can be reverted.
+    pub(super) fn not_corrected(job: &Job, error: &AttemptError) -> Self {
+        let stale = matches!(error.fenced(), Some(Fenced::Newer { .. }));
+        match error.class() {
+            Class::Stopped => return Self::abandoned(job, Outcome::Stopped, stale),
+            Class::Fenced => return Self::abandoned(job, Outcome::Fenced, stale),
+            Class::Retryable | Class::Permanent => {}
+        }
+        let text = error.text();
+        Self {
+            nonce: job.claim.nonce.clone(),
+            outcome: Outcome::Failed { cause: text.clone() },
+            release: String::new(),
+            fields: Fields { conditions: vec![(READY, Err(text.clone()))], ..Fields::default() },
+            plan: None,
+            told: Told::NotCorrected { text, reverted: matches!(error, AttemptError::Reverted { .. }) },
+        }
+    }
+
+    /// Whether it was a correction that changed something.
+    pub fn is_correction(&self) -> bool {
+        matches!(self.told, Told::Corrected { .. })
     }
 
     /// Anything else.
@@ -100,7 +134,7 @@ impl Ended {
                 let mut evaluation = None;
                 if let Some(standing) = standing {
                     release = standing.release.to_string();
-                    plan = Some(Arc::new(standing.plan));
+                    plan = Some(standing.plan);
                     evaluation = Some(standing.evaluation);
                 }
                 rejected(job, &text, &release, evaluation)
@@ -148,6 +182,8 @@ impl Ended {
         let outcome = match &self.told {
             Told::Installed => DeploymentOutcome::Installed,
             Told::Upgraded => DeploymentOutcome::Upgraded,
+            Told::Corrected { .. } | Told::InOrder => DeploymentOutcome::Corrected,
+            Told::NotCorrected { .. } => DeploymentOutcome::Failed,
             Told::Adopted => DeploymentOutcome::Adopted,
             Told::Failed { permanent: true, .. } => DeploymentOutcome::Rejected,
             Told::Failed { permanent: false, .. } => DeploymentOutcome::Failed,
@@ -173,6 +209,18 @@ impl Ended {
                 if let (Some((reason, note)), Ok(release)) = (event, self.release.parse::<ReleaseId>()) {
                     ctx.events.publish(notes::record(&release), EventType::Normal, reason, note);
                 }
+            }
+            Told::InOrder => info!("nothing left to correct"),
+            Told::Corrected { note } => {
+                info!(release = self.release, took_ms = took.as_millis(), cause = note, "corrected");
+                let note = format!("bundle {name}: {note}");
+                notes::publish(ctx, object, EventType::Normal, reason::DRIFT_CORRECTED, note);
+            }
+            Told::NotCorrected { text, reverted } => {
+                warn!(cause = text, "foreign changes could not be corrected; it is tried again");
+                let reason = if *reverted { reason::DRIFT_CONTENDED } else { reason::CORRECTION_FAILED };
+                let note = format!("bundle {name} (will be tried again): {text}");
+                notes::publish(ctx, object, EventType::Warning, reason, note);
             }
             Told::Failed { text, permanent, size, .. } => {
                 warn!(cause = text, permanent, "deployment failed");

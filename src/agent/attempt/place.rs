@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::{AttemptError, Late, Run};
 use crate::{
-    agent::context::Context,
+    agent::{context::Context, drift::Memory},
     api::ReleaseId,
     downstream::{
         apply::{self, Known, KnownObjects, Owner},
@@ -66,8 +66,11 @@ impl Run {
                 .await
                 .map_err(AttemptError::Apply)?;
         let judge = Judge { ignore: &ignore, errors: &ctx.errors, now: ctx.clock.wall() };
+        let mut owners = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
         for object in applied {
-            ctx.live.upsert(monitor::observe(&object.live, &judge));
+            let observed = monitor::observe(&object.live, &judge);
+            owners.insert((*observed.key).clone(), observed.owners);
+            ctx.live.upsert(observed);
         }
         Ok(())
     }
@@ -78,16 +81,28 @@ impl Run {
         operation: Option<Operation>,
         previous: &'a HashSet<Identity>,
     ) -> Owner<'a> {
-        let helm = self.options.helm.as_ref();
         Owner {
             namespace: &self.namespace,
             name: &self.release,
             upgrade: matches!(operation, Some(Operation::Upgrade)),
-            replace: helm.is_some_and(|helm| helm.force),
-            take_ownership: helm.is_some_and(|helm| helm.take_ownership),
+            replace: self.replaces(),
+            take_ownership: self.options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
             overwrites: &self.options.overwrites,
             previous,
         }
+    }
+
+    /// Whether objects are replaced whole.
+    fn replaces(&self) -> bool {
+        if self.job.correction {
+            return self.job.object.spec.correct_drift.as_ref().is_some_and(|correct| correct.force);
+        }
+        self.options.helm.as_ref().is_some_and(|helm| helm.force)
+    }
+
+    /// What drift is compared with from now on: the objects as they have just been applied.
+    pub(super) fn memory(&self, objects: &[render::Object], desired: &[Key]) -> Memory {
+        Memory::applied(objects, desired, &self.applied.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Removes what the bundle no longer has, and after a takeover what its late holder may have left.

@@ -18,7 +18,13 @@ impl Run {
         let looked = async {
             let plan = plan::load(ctx, &self.job.name, &text).await?;
             let evaluation = plan::evaluate(ctx, &self.job.name, object, &plan).await?;
-            Ok::<_, plan::PlanError>(Deployed { release, operation: None, plan, evaluation, namespace: None })
+            Ok::<_, plan::PlanError>(Deployed {
+                release,
+                operation: None,
+                plan: plan.into(),
+                evaluation,
+                namespace: None,
+            })
         };
         match looked.await {
             Ok(standing) => Some(standing),

@@ -8,7 +8,7 @@ mod access;
 pub(in crate::downstream) mod body;
 mod crds;
 mod object;
-mod ownership;
+pub(super) mod ownership;
 mod precheck;
 mod preview;
 

@@ -95,7 +95,7 @@ fn is_own_namespace(live: &LiveMeta, place: &Place<'_>, owner: &Owner<'_>) -> bo
 }
 
 /// Whether an autoscaler decides on the replicas: it owns them through the scale subresource.
-pub(super) fn is_autoscaled(live: &LiveMeta) -> bool {
+pub(in crate::downstream) fn is_autoscaled(live: &LiveMeta) -> bool {
     live.managed_fields.iter().any(|entry| {
         entry.subresource.as_deref() == Some("scale")
             && entry.manager.as_deref() == Some(AUTOSCALER)

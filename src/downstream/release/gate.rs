@@ -16,7 +16,7 @@ use super::{
 use crate::downstream::fence::{Fence, Fenced};
 
 /// Revisions kept when the bundle does not say: Fleet's default.
-const DEFAULT_HISTORY: usize = 2;
+pub(super) const DEFAULT_HISTORY: usize = 2;
 /// How often a leftover record that changes under our hands is looked at again (L5).
 const LEFTOVER_ROUNDS: usize = 3;
 
@@ -147,13 +147,7 @@ impl Gate {
         bundle: &str,
         mut history: Vec<Record>,
     ) -> Result<Self, ReleaseError> {
-        let release = || history.last().map(|record| record.name().to_owned()).unwrap_or_default();
-        if let Owner::Bundle(other) = owner(&history)
-            && other != bundle
-        {
-            let (other, bundle) = (other.to_owned(), bundle.to_owned());
-            return Err(ReleaseError::OtherBundle { release: release(), other, bundle });
-        }
+        check_owner(&history, bundle)?;
         newest_stamp(&history, fence)?;
         let Some(mut record) = history.pop().filter(|record| record.status == Status::Deployed) else {
             return Err(ReleaseError::Raced { record: bundle.to_owned() });
@@ -206,13 +200,25 @@ fn apply_method(history: &[Record], operation: Operation, replaces: bool, takes:
     if server_side { "ssa" } else { "csa" }
 }
 
+/// Refuses the release of another bundle.
+pub(super) fn check_owner(history: &[Record], bundle: &str) -> Result<(), ReleaseError> {
+    match owner(history) {
+        Owner::Bundle(other) if other != bundle => Err(ReleaseError::OtherBundle {
+            release: history.last().map(|record| record.name().to_owned()).unwrap_or_default(),
+            other: other.to_owned(),
+            bundle: bundle.to_owned(),
+        }),
+        Owner::Bundle(_) | Owner::Nobody | Owner::Unreadable => Ok(()),
+    }
+}
+
 /// Whether any record carries our uid.
 fn is_stamped(history: &[Record], fence: &Fence) -> bool {
     history.iter().filter_map(Record::stamp).any(|stamp| stamp.uid == fence.stamp.uid)
 }
 
 /// Whether any record carries our uid; refuses when one was written under a newer claim (S1).
-fn newest_stamp(history: &[Record], fence: &Fence) -> Result<bool, ReleaseError> {
+pub(super) fn newest_stamp(history: &[Record], fence: &Fence) -> Result<bool, ReleaseError> {
     let mut ours = false;
     for record in history {
         let Some(stamped) = record.stamp().filter(|stamp| stamp.uid == fence.stamp.uid) else { continue };
@@ -227,7 +233,7 @@ fn newest_stamp(history: &[Record], fence: &Fence) -> Result<bool, ReleaseError>
 
 /// Fails every pending record, each with the resourceVersion that was read. Only the claim says that its writer is
 /// dead; for a foreign one, the caller's patience does.
-async fn fail_leftovers(
+pub(super) async fn fail_leftovers(
     store: &Store,
     fence: &Fence,
     history: &mut [Record],

@@ -4,13 +4,63 @@
 
 use tracing::info;
 
-use super::{Gate, Info, Operation, Record, Release, ReleaseError, Status, Store};
+use super::{
+    Gate, Info, Operation, Record, Release, ReleaseError, Status, Store,
+    gate::{DEFAULT_HISTORY, check_owner, fail_leftovers, newest_stamp},
+};
+use crate::downstream::fence::Fence;
 
 impl Gate {
     /// The revision that a failed upgrade goes back to: the newest before it that is, or was, deployed and can be read.
     pub fn rollback_target(&self) -> Option<&Release> {
         let counts = |record: &&Record| matches!(record.status, Status::Deployed | Status::Superseded);
         self.history.iter().rfind(counts).and_then(|record| record.release.as_ref().ok())
+    }
+
+    /// Notes on the open revision which fields were ours when its objects were applied.
+    pub fn note_fields(&mut self, digest: Option<u64>) {
+        if let Some(digest) = digest {
+            self.record.note_fields(digest);
+        }
+    }
+
+    /// Opens the revision after the newest one with what revision `to` has, to put its objects right: as `helm rollback`
+    /// to the revision that is deployed. Nothing is superseded before that has succeeded.
+    ///
+    /// # Errors
+    /// Those of [`Gate::open`].
+    pub async fn correct(
+        store: &Store,
+        fence: &Fence,
+        bundle: &str,
+        mut history: Vec<Record>,
+        to: u32,
+        max_history: usize,
+    ) -> Result<Self, ReleaseError> {
+        check_owner(&history, bundle)?;
+        newest_stamp(&history, fence)?;
+        fail_leftovers(store, fence, &mut history, false).await?;
+        let lost = || ReleaseError::Raced { record: bundle.to_owned() };
+        let newest = history.last().ok_or_else(lost)?;
+        let target = history.iter().find(|record| record.revision == to).ok_or_else(lost)?;
+        let target = target.release.as_ref().map_err(|_| lost())?;
+        let mut release = renewed(target, newest, store);
+        let labels = newest.custom_labels();
+        fence.compared().await.map_err(ReleaseError::Fenced)?;
+        let meta = store.create(&mut release, &labels, &fence.stamp).await?;
+        info!(
+            release = %format_args!("{}/{}", release.namespace, release.name),
+            revision = release.version, to, "putting right what others changed"
+        );
+        let record = Record::created(meta, release);
+        let max_history = if max_history == 0 { DEFAULT_HISTORY } else { max_history };
+        let (store, fence) = (store.clone(), fence.clone());
+        Ok(Self { store, fence, record, history, operation: Some(Operation::Rollback { to }), max_history })
+    }
+
+    /// Takes the open revision back: what it was to put right stays as it is, and the deployed one stays the last.
+    pub async fn withdrawn(self) -> Result<(), ReleaseError> {
+        self.store.delete(&self.record).await
     }
 
     /// The objects of the open revision, as its record has them.

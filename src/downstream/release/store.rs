@@ -137,6 +137,17 @@ impl Record {
         Guard::parse(self.annotation(keys::GUARD_ANNOTATION)?)
     }
 
+    /// The digest of the fields that were ours when its objects were applied.
+    pub fn fields(&self) -> Option<u64> {
+        u64::from_str_radix(self.annotation(keys::FIELDS_ANNOTATION)?, 16).ok()
+    }
+
+    /// Notes that digest, for the next write.
+    pub(super) fn note_fields(&mut self, digest: u64) {
+        let annotations = self.meta.annotations.get_or_insert_default();
+        annotations.insert(keys::FIELDS_ANNOTATION.into(), format!("{digest:016x}"));
+    }
+
     /// The bundle the release was made from (the BundleDeployment's name), when the record says so.
     pub fn bundle(&self) -> Option<&str> {
         self.release.as_ref().ok()?.chart_annotation(keys::BUNDLE_ID)

@@ -48,7 +48,7 @@ fn a_full_object_is_reduced_to_names_versions_and_its_summary() {
     assert_eq!(observed.hash.as_deref(), Some("abc"));
     assert_eq!(observed.stamp.as_ref().unwrap().to_string(), "bd-uid/41");
     assert_eq!(observed.summary.message, ["Replicas: 1/2"]);
-    assert!(observed.managed.is_some() && !observed.kept && !observed.deleting);
+    assert!(observed.owners.managed.is_some() && !observed.kept && !observed.deleting);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn another_version_alone_tells_nothing_new() {
 
 #[test]
 fn a_field_taken_from_us_changes_the_digest_and_foreign_entries_do_not() {
-    let digest = |object: &Value| judged(|judge| observe(object, judge)).managed;
+    let digest = |object: &Value| judged(|judge| observe(object, judge)).owners.managed;
     let before = digest(&deployment());
     let mut object = deployment();
     object["metadata"]["managedFields"][0]["fieldsV1"] = json!({"f:status": {}});
@@ -180,5 +180,5 @@ fn ten_thousand_observed_objects_are_a_few_megabytes() {
 fn an_object_without_anything_is_observed_without_anything() {
     let observed = judged(|judge| observe(&json!({}), judge));
     assert_eq!(*observed.key, Key::new("", "", "", ""));
-    assert_eq!((observed.hash, observed.stamp, observed.managed), (None, None, None));
+    assert_eq!((observed.hash, observed.stamp, observed.owners.managed), (None, None, None));
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::*;
 
 mod claiming;
+mod correcting;
 mod others;
 mod removing;
 mod running;
@@ -113,6 +114,7 @@ fn object(version: &str) -> Snapshot {
         deployment: "d1".into(),
         gate: Gate::Open,
         outdated: true,
+        corrects: false,
         release: "ns/app:1".into(),
         slot: ClaimSlot::Empty,
         rest: 0,

@@ -81,6 +81,8 @@ label! {
         Upgraded = "upgraded",
         /// The release was already as wanted; objects were stamped only.
         Adopted = "adopted",
+        /// Foreign changes were reverted.
+        Corrected = "corrected",
         /// Failed in a way that is tried again.
         Failed = "failed",
         /// Failed in a way that only a spec change can mend.
