@@ -296,17 +296,17 @@ async fn dismantle(
         stored_hooks(ctx, guarded.hooks()).await.map_err(RemoveError::Manifest)?
     };
     let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
-    let runner = Runner::removing(&acting, &never, (order.namespace, &hash), guarded.stamp());
+    let runner = Runner::removing(acting, &never, (order.namespace, &hash), guarded.stamp());
     let run = async |event: HookEvent| {
         let ran = runner.run(&hooks, event, &mut Unwritten).await;
         ran.map_err(|source| RemoveError::Hook { event: event.as_str(), source: Box::new(source) })
     };
     run(HookEvent::PreDelete).await?;
-    guarded.remove(&acting, &objects, &never).await.map_err(RemoveError::Uninstall)?;
+    guarded.remove(acting, &objects, &never).await.map_err(RemoveError::Uninstall)?;
     run(HookEvent::PostDelete).await?;
     // Before the record goes, so that a removal cut short is found again.
     remove_copies(ctx, order, &uids, keeps).await?;
-    guarded.forget(&acting).await.map_err(RemoveError::Uninstall)?;
+    guarded.forget(acting).await.map_err(RemoveError::Uninstall)?;
     // Of one that moved, the same label and uid are on what it has now.
     if !keeps && order.why != Why::Moved && !uid.0.is_empty() {
         sweep(ctx, &kinds, &hash, &uids, &never).await?;
