@@ -205,7 +205,10 @@ impl Replica {
                 _ if refused => refusal::tell(&ctx, &name, &object).await,
                 Some(text) if blocked => tell_blocked(&ctx, &name, &object, text).await,
                 None if blocked => Outcome::Again(None),
-                waits_for => look(&ctx, &name, &object, plan, waits_for, rest, touched, corrections).await,
+                waits_for => {
+                    let given = Given { waits_for, rest, touched, corrections };
+                    look(&ctx, &name, &object, plan, given).await
+                }
             };
             outbox.send(Message::Monitored { name, release: looked_at, outcome }).await;
         });
@@ -311,18 +314,27 @@ impl Replica {
     }
 }
 
-/// Compares what lives with what the status says, and writes the difference. `waits_for` says which dependencies are not
-/// ready, `rest` how long what is not right around the bundle is only told.
+/// What a look is given beside the object.
+struct Given {
+    /// Which dependencies are not ready.
+    waits_for: Option<String>,
+    /// How long what is not right around the bundle is only told.
+    rest: Duration,
+    /// Somebody touched the unit: its record is looked for, too.
+    touched: bool,
+    /// Corrections that did not last.
+    corrections: Corrections,
+}
+
+/// Compares what lives with what the status says, and writes the difference.
 async fn look(
     ctx: &Arc<Context>,
     name: &Name,
     object: &Arc<BundleDeployment>,
     plan: Option<Arc<Plan>>,
-    waits_for: Option<String>,
-    rest: Duration,
-    touched: bool,
-    corrections: Corrections,
+    given: Given,
 ) -> Outcome {
+    let Given { waits_for, rest, touched, corrections } = given;
     let Ok(_permit) = ctx.monitors.acquire().await else { return Outcome::Again(None) };
     let status = object.status.clone().unwrap_or_default();
     let plan = match plan.filter(|plan| plan.release.to_string() == status.release) {
