@@ -18,6 +18,7 @@ mod evidence;
 mod execute;
 mod history;
 mod inbox;
+mod look;
 mod mass;
 mod monitoring;
 mod notes;

@@ -6,13 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    context::Context,
-    inbox::Name,
-    monitoring::{Outcome, write},
-    notes,
-    plan::Plan,
-};
+use super::{context::Context, inbox::Name, look::write, monitoring::Outcome, notes, plan::Plan};
 use crate::{
     api::{BundleDeployment, ReleaseId, names},
     monitor::conditions::DEPLOYED,

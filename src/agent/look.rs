@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One look at a unit: what lives against what is wanted, and the status that tells it.
+
+use std::{sync::Arc, time::Duration};
+
+use tracing::debug;
+
+use super::{
+    around::{self, Marks},
+    attempt::is_correctable,
+    context::Context,
+    correction::Corrections,
+    drift, history,
+    inbox::Name,
+    monitoring::{AGAIN, Outcome, PACE, Seen},
+    plan::{self, Plan, PlanError},
+};
+use crate::{
+    api::{self, BundleDeployment},
+    monitor::Evaluation,
+    monitor::conditions::{DEPLOYED, INSTALLED, MONITORED, READY},
+    telemetry::metrics::UpstreamWrite,
+    upstream::{
+        self, Answer,
+        fields::{self, Fields},
+    },
+};
+
+/// What a look is given beside the object.
+pub(super) struct Given {
+    /// Which dependencies are not ready.
+    pub waits_for: Option<String>,
+    /// How long what is not right around the bundle is only told.
+    pub rest: Duration,
+    /// Somebody touched the unit: its record is looked for, too.
+    pub touched: bool,
+    /// Corrections that did not last.
+    pub corrections: Corrections,
+}
+
+/// Compares what lives with what the status says, and writes the difference.
+pub(super) async fn look(
+    ctx: &Arc<Context>,
+    name: &Name,
+    object: &Arc<BundleDeployment>,
+    plan: Option<Arc<Plan>>,
+    given: Given,
+) -> Outcome {
+    let Given { waits_for, rest, touched, corrections } = given;
+    let Ok(_permit) = ctx.monitors.acquire().await else { return Outcome::Again(None) };
+    let status = object.status.clone().unwrap_or_default();
+    let plan = match plan.filter(|plan| plan.release.to_string() == status.release) {
+        Some(plan) => {
+            if touched && let Ok(false) = ctx.downstream.store.has(&plan.release).await {
+                return Outcome::RecordGone;
+            }
+            plan
+        }
+        None => match plan::load(ctx, name, &status.release).await {
+            Ok(plan) => Arc::new(plan),
+            Err(PlanError::Gone { .. }) => return Outcome::RecordGone,
+            Err(error) => return failed(ctx, name, object, upstream::chain(&error)).await,
+        },
+    };
+    let changed = match compared(ctx, name, object, &plan).await {
+        Ok(changed) => changed,
+        Err(PlanError::Gone { .. }) => return Outcome::RecordGone,
+        Err(error) => return failed(ctx, name, object, upstream::chain(&error)).await,
+    };
+    match plan::evaluate(ctx, name, object, &plan).await {
+        Ok(_) if history::is_lost(ctx, object, &plan).await => Outcome::HistoryLost,
+        Ok(evaluation) => {
+            if rest.is_zero() && around::was_taken(&object.options(), &evaluation.modified) {
+                let what = "an object that another bundle gave up is missing";
+                return Outcome::PutRight { what, pace: around::REMAKE_PACE };
+            }
+            let marks = around::marks(ctx, object, &plan.release.namespace).await;
+            if rest.is_zero() && matches!(marks, Marks::Wrong) {
+                let what = "the namespace is not labelled and annotated as the bundle says";
+                return Outcome::PutRight { what, pace: around::NAMESPACE_PACE };
+            }
+            let may_not = around::objection(ctx, object, &plan.release.namespace).await;
+            let mut changes_in =
+                evaluation.changes_at.map(|moment| (moment - ctx.clock.wall()).to_std().unwrap_or_default());
+            if changed {
+                changes_in = Some(PACE);
+            }
+            let found = drift::found(ctx, &plan);
+            let manager = found.as_ref().and_then(|(_, drift)| drift.manager.as_deref());
+            // What is wanted could not be deployed: there is nothing to go back to.
+            let correctable = is_correctable(&evaluation) && !is_rejected(object);
+            let drift = Some(Seen {
+                deployment: object.spec.deployment_id.clone(),
+                correctable,
+                contention: corrections.contention(ctx.clock.now(), manager).filter(|_| correctable),
+            });
+            let mut fields = told(object, evaluation, drift.as_ref());
+            let mut again = |wait: Duration| changes_in = Some(changes_in.unwrap_or(wait).min(wait));
+            match marks {
+                Marks::Right => {}
+                Marks::Wrong => {
+                    around::keep_telling_marks(&mut fields, object);
+                    again(rest);
+                }
+                Marks::Unseen(text) => {
+                    around::tell_marks(&mut fields, &text);
+                    again(around::NAMESPACE_PACE);
+                }
+            }
+            if may_not.is_some() {
+                again(around::TARGET_PACE);
+            }
+            // In Fleet's order.
+            if let Some(text) = may_not.or(waits_for) {
+                around::tell_objection(&mut fields, text);
+            }
+            match write(ctx, name, object, &fields).await {
+                None => Outcome::Same { plan, changes_in, drift },
+                Some(Ok(object)) => Outcome::Written { plan: Some(plan), object, changes_in, drift },
+                Some(Err(cause)) => Outcome::Again(cause),
+            }
+        }
+        Err(error) => failed(ctx, name, object, upstream::chain(&error)).await,
+    }
+}
+
+/// Whether what is wanted failed for good over something that stands: that and no more is monitored.
+fn is_rejected(object: &BundleDeployment) -> bool {
+    object.condition(INSTALLED).is_some_and(|condition| {
+        condition.status == "False" && condition.message.starts_with("not installed: ")
+    })
+}
+
+/// Compares the objects that there is reason to compare.
+async fn compared(
+    ctx: &Context,
+    name: &Name,
+    object: &BundleDeployment,
+    plan: &Plan,
+) -> Result<bool, PlanError> {
+    plan::watch(ctx, name, object, plan).await?;
+    drift::look(ctx, name, object, plan).await
+}
+
+/// What the status is to say. While a correction backs off, its error stays in `Ready` for as long as there is drift, and
+/// so do the conditions that a failed deployment left.
+fn told(object: &BundleDeployment, evaluation: Evaluation, drift: Option<&Seen>) -> Fields {
+    let (changed, ready) = (is_correctable(&evaluation), evaluation.ready);
+    let mut fields = plan::fields(evaluation, object);
+    if is_rejected(object) {
+        // What is wanted could not be deployed and waits for a change: its own conditions stay, and it is not ready,
+        // however well what stands is.
+        fields.conditions.clear();
+        if let Some(observed) = &mut fields.observed {
+            observed.ready = false;
+        }
+        fields.conditions.push((MONITORED, Ok(())));
+        return fields;
+    }
+    let resting = upstream::snapshot(object, false).slot.is_backing_off();
+    if resting && changed && ready {
+        fields.conditions.clear();
+    } else if let Some(contention) = drift.and_then(|drift| drift.contention.as_deref())
+        && let [(READY, Err(message))] = &mut fields.conditions[..]
+    {
+        *message += &format!("; {contention}");
+    }
+    if !resting {
+        fields.conditions.insert(0, (DEPLOYED, Ok(())));
+        fields.conditions.insert(0, (INSTALLED, Ok(())));
+    }
+    fields.conditions.push((MONITORED, Ok(())));
+    fields
+}
+
+/// The cluster could not be looked at: `Monitored` says so, and what was known last stays.
+async fn failed(ctx: &Arc<Context>, name: &Name, object: &Arc<BundleDeployment>, cause: String) -> Outcome {
+    let fields = Fields { conditions: vec![(MONITORED, Err(cause.clone()))], ..Fields::default() };
+    match write(ctx, name, object, &fields).await {
+        Some(Ok(object)) => Outcome::Written { plan: None, object, changes_in: Some(AGAIN), drift: None },
+        None | Some(Err(_)) => Outcome::Again(Some(cause)),
+    }
+}
+
+/// Dependencies that are not ready are told without a claim: nothing is done that could be done twice.
+pub(super) async fn tell_blocked(
+    ctx: &Arc<Context>,
+    name: &Name,
+    object: &Arc<BundleDeployment>,
+    text: String,
+) -> Outcome {
+    let fields = Fields { conditions: vec![(DEPLOYED, Err(text))], ..Fields::default() };
+    match write(ctx, name, object, &fields).await {
+        Some(Ok(object)) => Outcome::Written { plan: None, object, changes_in: None, drift: None },
+        Some(Err(cause)) => Outcome::Again(cause),
+        None => {
+            let plan = Arc::new(Plan::empty(api::ReleaseId::default()));
+            Outcome::Same { plan, changes_in: None, drift: None }
+        }
+    }
+}
+
+/// Writes what differs, under the version that was judged (S4). `None`: nothing does.
+pub(super) async fn write(
+    ctx: &Context,
+    name: &Name,
+    object: &Arc<BundleDeployment>,
+    fields: &Fields,
+) -> Option<Result<Box<BundleDeployment>, Option<String>>> {
+    let before = object.status.clone().unwrap_or_default();
+    let mut after = fields.merged_into(&before, &ctx.clock.stamp());
+    let version = object.metadata.resource_version.clone().unwrap_or_default();
+    for cut in [false, true] {
+        if cut {
+            fields::cut(&mut after);
+        }
+        let patch = fields::patch(object, &version, &before, &after)?;
+        ctx.metrics.upstream_write(UpstreamWrite::Monitor);
+        match ctx.upstream.patch_status(name, &patch).await {
+            Answer::Written(object) => {
+                if let Some((_, Err(message))) = fields.conditions.iter().find(|(type_, _)| *type_ == READY) {
+                    debug!(unit = %name, cause = message, "not ready");
+                }
+                return Some(Ok(object));
+            }
+            Answer::Conflict | Answer::Absent => return Some(Err(None)),
+            Answer::TooLarge if !cut => {}
+            Answer::TooLarge => return Some(Err(Some("the status is too large".into()))),
+            Answer::Unclear(cause) | Answer::Denied(cause) => return Some(Err(Some(cause))),
+        }
+    }
+    None
+}
