@@ -42,6 +42,9 @@ struct Arguments {
     /// ConfigMaps in each bundle.
     #[arg(long, default_value_t = 10)]
     objects: usize,
+    /// Bundles are charts with a template for each ConfigMap; the bare loop sends the same writes, and renders nothing.
+    #[arg(long)]
+    chart: bool,
     /// Worker slots of a replica, and tasks of the bare loop [default: 16, or 2 with --delay].
     #[arg(long)]
     slots: Option<usize>,
@@ -97,6 +100,8 @@ enum Role {
 
 /// What the first version must reach, as a share of the bare loop's throughput.
 const FIRST_BAR: f64 = 0.40;
+/// The same for charts.
+const CHART_BAR: f64 = 0.30;
 /// What the first version may use, in megabytes, the engine apart.
 const MEMORY_BAR: f64 = 60.0;
 
@@ -122,7 +127,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 async fn measure(world: &World, arguments: &Arguments) -> anyhow::Result<()> {
-    let size = format!("{} bundles of {} ConfigMaps", arguments.bundles, arguments.objects);
+    let what = if arguments.chart { "charts" } else { "bundles" };
+    let size = format!("{} {what} of {} ConfigMaps", arguments.bundles, arguments.objects);
     eprintln!("{size}, {} slots, {} rounds", arguments.slots(), arguments.rounds);
     // A bare loop knows nothing of bundles that come later, and has nothing to share a delay with.
     let with_bare = arguments.delay.is_none() && arguments.arrival == Arrival::Waiting;
@@ -147,7 +153,9 @@ async fn measure(world: &World, arguments: &Arguments) -> anyhow::Result<()> {
     let bare = with_bare.then(|| Figures::median(&bare));
     println!("{}", figures::table(&size, bare.as_ref(), &medians));
     let met = match (&bare, all.iter().position(|(replicas, _)| *replicas == 1)) {
-        (Some(bare), Some(one)) => first_bar(bare, &medians[one]),
+        (Some(bare), Some(one)) => {
+            first_bar(bare, &medians[one], if arguments.chart { CHART_BAR } else { FIRST_BAR })
+        }
         _ => true,
     };
     if arguments.check && !met {
@@ -156,13 +164,13 @@ async fn measure(world: &World, arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn first_bar(bare: &Figures, one: &Figures) -> bool {
+fn first_bar(bare: &Figures, one: &Figures, bar: f64) -> bool {
     let (share, memory) = (one.bundles_per_second() / bare.bundles_per_second(), one.memory);
-    let met = share >= FIRST_BAR && memory <= MEMORY_BAR;
+    let met = share >= bar && memory <= MEMORY_BAR;
     println!(
         "first bar, one replica: {:.0} % of the bare loop (at least {:.0} %), {memory:.0} MB (at most {MEMORY_BAR:.0} MB): {}",
         share * 100.0,
-        FIRST_BAR * 100.0,
+        bar * 100.0,
         if met { "met" } else { "missed" },
     );
     met

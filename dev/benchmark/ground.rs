@@ -59,7 +59,10 @@ impl<'a> Ground<'a> {
         namespace.metadata.name = Some(name.into());
         namespaces.create(&PostParams::default(), &namespace).await?;
         let bundles: Vec<Bundle> = (0..arguments.bundles)
-            .map(|index| Bundle::config_maps(&format!("{name}-{index:03}"), name, arguments.objects, "1"))
+            .map(|index| {
+                let make = if arguments.chart { Bundle::chart } else { Bundle::config_maps };
+                make(&format!("{name}-{index:03}"), name, arguments.objects, "1")
+            })
             .collect();
         let publisher = Publisher::new(world.upstream.admin().await?, &registration);
         Ok(Ground {

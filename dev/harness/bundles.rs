@@ -83,6 +83,25 @@ impl Bundle {
         Bundle::new(name, namespace).file("manifests/configmaps.yaml", text)
     }
 
+    /// A chart with a template for each of `count` ConfigMaps, a helper and values; it names nothing but itself.
+    pub fn chart(name: &str, namespace: &str, count: usize, version: &str) -> Bundle {
+        let helper = "{{- define \"greeting\" -}}\nhello from {{ .Release.Name }}, {{ .Values.greeting | default \"again\" \
+                      }}\n{{- end }}\n";
+        let mut bundle = Bundle::new(name, namespace)
+            .file("Chart.yaml", format!("apiVersion: v2\nname: {name}\nversion: {version}.0.0\n"))
+            .file("values.yaml", "greeting: welcome\nlabels: {team: shop}\n")
+            .file("templates/_helpers.tpl", helper);
+        for index in 0..count {
+            let text = format!(
+                "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}-{index}\n  labels:\n    {{{{- toYaml \
+                 .Values.labels | nindent 4 }}}}\ndata:\n  version: {{{{ .Chart.Version | quote }}}}\n  greeting: {{{{ include \
+                 \"greeting\" . | quote }}}}\n"
+            );
+            bundle = bundle.file(&format!("templates/configmap-{index}.yaml"), text);
+        }
+        bundle
+    }
+
     /// Reads `DIR/fleet.yaml` and the manifests below DIR; the bundle's name is the folder's unless it says another.
     pub fn read(dir: &Path) -> anyhow::Result<Bundle> {
         let fleet_yaml = dir.join("fleet.yaml");
