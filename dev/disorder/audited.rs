@@ -71,6 +71,8 @@ struct Line {
     id: String,
     stage: String,
     verb: String,
+    #[serde(rename = "requestURI", default)]
+    uri: String,
     #[serde(default)]
     object_ref: Reference,
     #[serde(default)]
@@ -112,6 +114,9 @@ impl Log {
         for (number, line) in lines.lines().enumerate() {
             let line: Line = serde_json::from_str(&line?)
                 .with_context(|| format!("line {} of an audit log", number + 1))?;
+            if line.uri.contains("dryRun=") {
+                continue; // it asks, and writes nothing
+            }
             let collection = line.object_ref.collection();
             let mut key = format!("{collection}{}", line.object_ref.name);
             if line.stage == "RequestReceived" {

@@ -49,7 +49,10 @@ pub struct AuditEntry {
 impl AuditEntry {
     /// Whether the request asks for a change.
     pub fn is_write(&self) -> bool {
-        matches!(self.verb.as_str(), "create" | "update" | "patch" | "delete" | "deletecollection")
+        let writes =
+            matches!(self.verb.as_str(), "create" | "update" | "patch" | "delete" | "deletecollection");
+        // A dry run asks, and writes nothing.
+        writes && !self.uri.contains("dryRun=")
     }
 }
 
