@@ -260,6 +260,7 @@ spec:
             annotations.retain(|key, _| key != keys::EPOCH_ANNOTATION);
             annotations
         });
+        map.data = api.get("a").await?.data;
         api.create(&kube::api::PostParams::default(), &map).await?;
         until("it to be ready again", GENEROUS, async || {
             Ok(self.units.live().get("watch").is_some_and(|unit| is_ready(unit)).then_some(()))
