@@ -126,10 +126,11 @@ pub async fn foresee(
     } else {
         None
     };
-    let same = |found: &release::Release| {
-        rendered.as_ref().is_some_and(|rendered| opening::is_same(found, rendered))
+    let same = match &rendered {
+        Some(rendered) => opening::is_as_wanted(at.engine, rendered, &history).await,
+        None => false,
     };
-    Ok(judged(&history, name, applied, &place, release::state(&history, name, same)))
+    Ok(judged(&history, name, applied, &place, release::state(&history, name, |_| same)))
 }
 
 fn held(unit: &BundleDeployment) -> &'static str {

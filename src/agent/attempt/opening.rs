@@ -11,13 +11,26 @@ use crate::{
         release::{self, Gate, GateInput, Record, ReleaseError, ReleaseState},
         session,
     },
-    render::{self, Hook, Object, Rendered},
+    render::{self, Hook, Object, Rendered, engine::Engine},
 };
 
-/// Whether a release is what was rendered: the same objects, from the same version of the chart.
-pub(super) fn is_same(release: &release::Release, rendered: &Rendered) -> bool {
-    release.manifest == rendered.manifest
-        && release.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
+/// Whether the newest revision is what is wanted: the same objects, from the same version of the chart. Its text may be
+/// Helm's or Fleet's agent's, which quote otherwise: what it says is compared.
+pub(super) async fn is_as_wanted(engine: &Engine, rendered: &Rendered, history: &[Record]) -> bool {
+    let Some(Ok(stored)) = history.last().map(|record| &record.release) else { return false };
+    if stored.chart["metadata"]["version"] != rendered.chart["metadata"]["version"] {
+        return false;
+    }
+    if stored.manifest == rendered.manifest {
+        return true;
+    }
+    let (stored, wanted) = tokio::join!(
+        render::parse_manifest(engine, &stored.manifest),
+        render::parse_manifest(engine, &rendered.manifest)
+    );
+    let values =
+        |objects: Vec<Object>| -> Vec<Value> { objects.into_iter().map(|object| object.value).collect() };
+    matches!((stored.map(values), wanted.map(values)), (Ok(stored), Ok(wanted)) if stored == wanted)
 }
 
 impl Run {
@@ -27,7 +40,7 @@ impl Run {
         let history = store.history(&self.namespace, &self.release).await.map_err(AttemptError::Release)?;
         let others = history.iter().filter_map(Record::stamp).map(|stamp| stamp.uid);
         let _ = self.earlier.set(others.filter(|uid| *uid != self.fence.stamp.uid).collect());
-        let as_wanted = self.is_settled() && self.is_as_wanted(rendered, &history).await;
+        let as_wanted = self.is_settled() && is_as_wanted(&self.job.ctx.engine, rendered, &history).await;
         if let ReleaseState::InSync { .. } = release::state(&history, bundle, |_| as_wanted) {
             return Gate::adopt(store, &self.fence, bundle, history).await.map_err(AttemptError::Release);
         }
@@ -54,26 +67,6 @@ impl Run {
             }
             other => other.map_err(AttemptError::Release),
         }
-    }
-
-    /// Whether the newest revision is what is wanted. Its text may be Helm's or Fleet's agent's, which quote otherwise:
-    /// what it says is compared.
-    async fn is_as_wanted(&self, rendered: &Rendered, history: &[Record]) -> bool {
-        let Some(Ok(stored)) = history.last().map(|record| &record.release) else { return false };
-        if stored.chart["metadata"]["version"] != rendered.chart["metadata"]["version"] {
-            return false;
-        }
-        if stored.manifest == rendered.manifest {
-            return true;
-        }
-        let engine = &self.job.ctx.engine;
-        let (stored, wanted) = tokio::join!(
-            render::parse_manifest(engine, &stored.manifest),
-            render::parse_manifest(engine, &rendered.manifest)
-        );
-        let values =
-            |objects: Vec<Object>| -> Vec<Value> { objects.into_iter().map(|object| object.value).collect() };
-        matches!((stored.map(values), wanted.map(values)), (Ok(stored), Ok(wanted)) if stored == wanted)
     }
 
     /// Refuses objects of others before there is a revision.
