@@ -151,26 +151,11 @@ fn request_name(cluster: &str) -> String {
     format!("request-{cluster}")
 }
 
-fn upstream_objects(cluster: &str, cluster_namespace: &str) -> Vec<Value> {
-    let request = request_name(cluster);
-    let managed = json!({"fleet.cattle.io/managed": "true"});
-    let subject = json!([{"kind": "ServiceAccount", "name": request, "namespace": cluster_namespace}]);
+/// The two ClusterRoles that all agents share.
+pub fn agent_roles() -> Vec<Value> {
     let rbac = "rbac.authorization.k8s.io/v1";
-    let role =
-        |kind: &str, name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
+    let managed = json!({"fleet.cattle.io/managed": "true"});
     vec![
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": REGISTRATION_NAMESPACE}}),
-        // The label keeps Fleet's own controller, should one run there, from deploying its agent.
-        json!({"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "Cluster", "metadata": {
-            "name": cluster, "namespace": REGISTRATION_NAMESPACE,
-            "labels": {"fleet.cattle.io/cluster-management": "flotilla"},
-        }, "spec": {}}),
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
-            "name": cluster_namespace, "labels": managed,
-            "annotations": {
-                "fleet.cattle.io/cluster": cluster, "fleet.cattle.io/cluster-namespace": REGISTRATION_NAMESPACE,
-            },
-        }}),
         json!({"apiVersion": rbac, "kind": "ClusterRole",
         "metadata": {"name": "fleet-bundle-deployment", "labels": managed}, "rules": [
             {"apiGroups": ["fleet.cattle.io"], "resources": ["bundledeployments"],
@@ -183,6 +168,30 @@ fn upstream_objects(cluster: &str, cluster_namespace: &str) -> Vec<Value> {
         "metadata": {"name": "fleet-content", "labels": managed}, "rules": [
             {"apiGroups": ["fleet.cattle.io"], "resources": ["contents"], "verbs": ["get"]},
         ]}),
+    ]
+}
+
+fn upstream_objects(cluster: &str, cluster_namespace: &str) -> Vec<Value> {
+    let request = request_name(cluster);
+    let managed = json!({"fleet.cattle.io/managed": "true"});
+    let subject = json!([{"kind": "ServiceAccount", "name": request, "namespace": cluster_namespace}]);
+    let rbac = "rbac.authorization.k8s.io/v1";
+    let role =
+        |kind: &str, name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
+    let mut objects = agent_roles();
+    objects.extend([
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": REGISTRATION_NAMESPACE}}),
+        // The label keeps Fleet's own controller, should one run there, from deploying its agent.
+        json!({"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "Cluster", "metadata": {
+            "name": cluster, "namespace": REGISTRATION_NAMESPACE,
+            "labels": {"fleet.cattle.io/cluster-management": "flotilla"},
+        }, "spec": {}}),
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
+            "name": cluster_namespace, "labels": managed,
+            "annotations": {
+                "fleet.cattle.io/cluster": cluster, "fleet.cattle.io/cluster-namespace": REGISTRATION_NAMESPACE,
+            },
+        }}),
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {
             "name": request, "namespace": cluster_namespace, "labels": managed,
             "annotations": {
@@ -209,7 +218,8 @@ fn upstream_objects(cluster: &str, cluster_namespace: &str) -> Vec<Value> {
         json!({"apiVersion": rbac, "kind": "ClusterRoleBinding",
             "metadata": {"name": format!("{request}-content"), "labels": managed},
             "roleRef": role("ClusterRole", "fleet-content"), "subjects": subject}),
-    ]
+    ]);
+    objects
 }
 
 fn downstream_objects(cluster: &str, cluster_namespace: &str, kubeconfig: &str) -> Vec<Value> {
