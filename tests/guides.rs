@@ -44,7 +44,8 @@ fn every_guide_with_commands_has_a_test_that_follows_it_to_its_end() -> anyhow::
     for (page, test) in GUIDES {
         let guide = Guide::read(page, Shell { dir: ".".into(), variables: vec![] })?;
         let test_text = text(test)?;
-        let followed = test_text.contains(&format!("Guide::read(\"{page}\"")) && test_text.contains(".finished()");
+        let followed =
+            test_text.contains(&format!("Guide::read(\"{page}\"")) && test_text.contains(".finished()");
         ensure!(guide.is_empty() || followed, "{test} does not follow {page}");
     }
     let known: BTreeSet<&str> = GUIDES.iter().map(|(page, _)| *page).collect();
@@ -62,6 +63,54 @@ fn a_command_that_nobody_ran_is_found() -> anyhow::Result<()> {
     Ok(())
 }
 
+#[test]
+fn the_image_holds_static_programs_and_nothing_that_they_need_beside_them() -> anyhow::Result<()> {
+    let archive = harness::node::image(&["--tag", "static"])?;
+    let dir = tempfile::Builder::new().prefix("flotilla-image-").tempdir()?;
+    let files = dir.path().join("files");
+    std::fs::create_dir(&files)?;
+    untar(&archive, dir.path())?;
+    untar(&dir.path().join("layer.tar"), &files)?;
+    let config: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("config.json"))?)?;
+    ensure!(config["config"]["User"] == "65532:65532", "the kubelet must see that it is not root: {config}");
+    let mut programs = Vec::new();
+    for entry in std::fs::read_dir(files.join("usr/bin"))? {
+        let path = entry?.path();
+        ensure!(!needs_a_loader(&std::fs::read(&path)?)?, "{} is not static", path.display());
+        programs.push(path.file_name().context("no name")?.to_string_lossy().into_owned());
+    }
+    programs.sort();
+    ensure!(programs == ["flotilla", "flotilla-engine"], "{programs:?}");
+    ensure!(files.join("etc/ssl/certs/ca-certificates.crt").exists());
+    ensure!(!files.join("lib").exists() && !files.join("lib64").exists() && !files.join("usr/lib").exists());
+    // The test itself is an ordinary program.
+    ensure!(needs_a_loader(&std::fs::read(std::env::current_exe()?)?)?, "this does not see a loader");
+    Ok(())
+}
+
+fn untar(archive: &Path, to: &Path) -> anyhow::Result<()> {
+    let file = std::fs::File::open(archive).with_context(|| archive.display().to_string())?;
+    Ok(tar::Archive::new(file).unpack(to)?)
+}
+
+/// Whether a 64-bit little-endian ELF file has a program header of type PT_INTERP.
+fn needs_a_loader(elf: &[u8]) -> anyhow::Result<bool> {
+    const INTERP: u64 = 3;
+    let number = |at: usize, length: usize| -> anyhow::Result<u64> {
+        let bytes = elf.get(at..at + length).context("a short file")?;
+        Ok(bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+    };
+    ensure!(elf.starts_with(b"\x7fELF\x02\x01"), "not an ELF file of a kind that is known here");
+    // Offset, size and count of the program headers; the type is a header's first word.
+    let (offset, size, count) = (number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize);
+    for header in 0..count {
+        if number(offset + header * size, 4)? == INTERP {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_way_to_install_is_followed_on_a_real_node() -> anyhow::Result<()> {
     requirements()?;
@@ -76,7 +125,8 @@ async fn the_way_to_install_is_followed_on_a_real_node() -> anyhow::Result<()> {
     if result.is_err() {
         dir.disable_cleanup(true);
         println!("{}", node.run("kubectl", &["get", "pods", "-A", "-o", "wide"]).unwrap_or_default());
-        let logs = ["logs", "-n", AGENT_NAMESPACE, "-l", "app.kubernetes.io/name=flotilla-agent", "--tail=20"];
+        let logs =
+            ["logs", "-n", AGENT_NAMESPACE, "-l", "app.kubernetes.io/name=flotilla-agent", "--tail=20"];
         println!("{}", node.run("kubectl", &logs).unwrap_or_default());
     }
     let gone = node.stop().await;
@@ -198,14 +248,16 @@ impl Site<'_> {
             if secrets.get_opt("fleet-agent-bootstrap").await?.is_some() {
                 return Ok(None);
             }
-            let data = secrets.get_opt("fleet-agent").await?.and_then(|secret| secret.data).unwrap_or_default();
+            let data =
+                secrets.get_opt("fleet-agent").await?.and_then(|secret| secret.data).unwrap_or_default();
             Ok(data.get("deploymentNamespace").map(|name| String::from_utf8_lossy(&name.0).into_owned()))
         })
         .await
     }
 
     fn write(&self, fruit: &str) -> anyhow::Result<()> {
-        let map = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: stall}}\ndata: {{fruit: {fruit}}}\n");
+        let map =
+            format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: stall}}\ndata: {{fruit: {fruit}}}\n");
         Ok(std::fs::write(self.shell.dir.join("my-app/manifests/map.yaml"), map)?)
     }
 
@@ -238,7 +290,8 @@ impl Site<'_> {
 
     fn may_not(&self, verb: &str, resource: &str) -> anyhow::Result<()> {
         let account = format!("--as=system:serviceaccount:{AGENT_NAMESPACE}:flotilla-agent");
-        let asked = self.node.command("kubectl").args(["auth", "can-i", verb, resource, &account]).output()?;
+        let asked =
+            self.node.command("kubectl").args(["auth", "can-i", verb, resource, &account]).output()?;
         ensure!(String::from_utf8_lossy(&asked.stdout).trim() == "no", "it may {verb} {resource}");
         Ok(())
     }
