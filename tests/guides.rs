@@ -299,17 +299,22 @@ impl Site<'_> {
     /// What the charts render is understood by the API server, field by field.
     fn every_value_set_is_accepted(&self) -> anyhow::Result<()> {
         self.node.run("kubectl", &["create", "namespace", AGENT_NAMESPACE])?;
-        for chart in ["flotilla-agent", "flotilla-controller"] {
+        // Namespaces of bundles are not there.
+        let local = format!("--set local.createNamespace=false,local.clusterNamespace={AGENT_NAMESPACE}");
+        let controller = format!("--set namespace={AGENT_NAMESPACE}");
+        for (chart, settings) in
+            [("flotilla-agent", local.as_str()), ("flotilla-controller", controller.as_str())]
+        {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/own_charts").join(chart);
             for entry in std::fs::read_dir(&folder)? {
                 let path = entry?.path();
                 if !path.to_string_lossy().ends_with(".values.yaml") {
                     continue;
                 }
-                // Kinds of the Prometheus operator are not there; the namespaces of local mode neither.
+                // Kinds of the Prometheus operator are not there either.
                 self.shell.done(&format!(
                     "helm template {chart} charts/{chart} --namespace {AGENT_NAMESPACE} --no-hooks --values {} \
-                     --set local.createNamespace=false,local.clusterNamespace={AGENT_NAMESPACE} \
+                     {settings} \
                      --set metrics.serviceMonitor.enabled=false,metrics.prometheusRule.enabled=false \
                      | kubectl apply --dry-run=server --validate=strict -f -",
                     path.display()
