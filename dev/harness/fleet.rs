@@ -259,7 +259,8 @@ pub async fn token(client: &Client, namespace: &str, account: &str) -> anyhow::R
 pub async fn master_token(plane: &ControlPlane, name: &str) -> anyhow::Result<String> {
     let client = plane.admin().await?;
     let account = json!({"kind": "ServiceAccount", "name": name, "namespace": "default"});
-    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"});
+    let role =
+        json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"});
     for object in [
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "default"}}),
         json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",

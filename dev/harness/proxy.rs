@@ -377,11 +377,7 @@ struct Pump<'a> {
 }
 
 impl Pump<'_> {
-    async fn run(
-        &mut self,
-        from: &mut (impl AsyncRead + Unpin),
-        to: &mut (impl AsyncWrite + Unpin),
-    ) -> End {
+    async fn run(&mut self, from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> End {
         let mut buffer = vec![0; 32 * 1024];
         loop {
             let mode = *self.mode.borrow_and_update();

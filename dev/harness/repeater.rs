@@ -128,7 +128,8 @@ impl Repeater {
             };
             async move { repeater.pass(request, sender.lock_owned().await, again).await }
         });
-        let serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service);
+        let serving =
+            hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service);
         let mut serving = std::pin::pin!(serving);
         tokio::select! {
             served = &mut serving => served?,
