@@ -160,6 +160,9 @@ impl World {
         let Some(bd) = &self.bd else {
             return self.down.record.is_none() && !objects.iter().flatten().any(|thing| self.is_ours(thing));
         };
+        if bd.rejected && bd.applied == bd.deployment {
+            return !bd.slot.asks(&bd.deployment); // the status says that it does not stand
+        }
         let stands = |object: &Option<Thing>| object.as_ref().is_some_and(|thing| self.is_ours(thing));
         let wanted = self.wanted(&bd.deployment);
         bd.slot == ClaimSlot::Empty
@@ -174,7 +177,7 @@ impl World {
         else {
             return true;
         };
-        if self.doubtful {
+        if self.doubtful || bd.rejected {
             return true;
         }
         let mut wanted = self.down.objects.iter().take(self.wanted(&bd.applied));

@@ -63,6 +63,18 @@ impl World {
             config: &config,
         };
         let mut effects = step(&mut replica.unit, input, &env);
+        if bug == Bug::ForgetRejected {
+            if let Work::Finishing { end: End::Permanent(kept), result: End::Permanent(result), .. } =
+                &mut replica.unit.work
+            {
+                (*kept, *result) = (None, None);
+            }
+            for effect in &mut effects {
+                if let Effect::Finish { end: End::Permanent(kept), .. } = effect {
+                    *kept = None;
+                }
+            }
+        }
         if bug == Bug::ForgetTakeover {
             if let Work::Finishing { end: End::Replace(next), .. } = &mut replica.unit.work {
                 next.unswept = false;

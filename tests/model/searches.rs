@@ -124,6 +124,16 @@ fn a_takeover_that_its_replacement_forgets_is_a_hole() {
 }
 
 #[test]
+fn what_a_lost_holder_left_is_looked_for_though_it_cannot_be_deployed_until_a_change() {
+    taken_over_and_rejected().holds();
+}
+
+#[test]
+fn a_takeover_that_a_rejection_forgets_is_a_hole() {
+    taken_over_and_rejected().finds(Bug::ForgetRejected);
+}
+
+#[test]
 fn stealing_a_pending_record_is_a_hole() {
     freeze().finds(Bug::StealPending);
 }
