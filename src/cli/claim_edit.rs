@@ -239,7 +239,10 @@ mod tests {
         for reason in ["Claimed", "Waiting"] {
             let (_, slot) = after(&force, &bd(json!([claim(reason)]))).unwrap();
             let left = slot.claim().unwrap();
-            assert_eq!((left.state, left.unswept, left.attempt, left.lost), (ClaimState::Expired, true, 0, 0));
+            assert_eq!(
+                (left.state, left.unswept, left.attempt, left.lost),
+                (ClaimState::Expired, true, 0, 0)
+            );
             assert_eq!((left.nonce.0.as_str(), left.deployment.as_str()), ("fresh", "d"));
             let again = bd(json!([{"type": "InProgress", "status": "False", "reason": "Expired",
                 "message": left.message()}]));

@@ -203,7 +203,7 @@ impl Claim {
 
     /// Whether it waits for another deployment id and not for its time: it keeps a mark, and nothing is to be done.
     pub fn rests(&self) -> bool {
-        self.state == ClaimState::BackingOff && self.retry_in.is_none()
+        self.state == ClaimState::BackingOff && self.retry_in.is_none() && self.unswept
     }
 
     /// Counts one lost attempt against `session`.

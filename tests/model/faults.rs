@@ -81,6 +81,10 @@ pub enum Bug {
     ForgetTakeover,
     /// A deployment that fails for good after a takeover leaves no mark.
     ForgetRejected,
+    /// Nobody takes over from anybody.
+    NeverSteal,
+    /// What failed is not tried again.
+    EndlessRest,
     /// Everybody claims at once.
     NoPreference,
 }

@@ -62,7 +62,30 @@ impl World {
             entropy,
             config: &config,
         };
+        let before = (bug == Bug::NeverSteal).then(|| replica.unit.clone());
         let mut effects = step(&mut replica.unit, input, &env);
+        if let Some(before) = before
+            && effects.iter().any(|effect| matches!(effect, Effect::Note(Note::TakenOver { .. })))
+        {
+            replica.unit = before;
+            effects = vec![Effect::WakeAt(NOW + env.config.ttl)];
+        }
+        if bug == Bug::EndlessRest {
+            let endless = |end: &mut End| {
+                if let End::BackOff(claim) = end {
+                    claim.retry_in = Some(1_000_000);
+                }
+            };
+            if let Work::Finishing { end, result, .. } = &mut replica.unit.work {
+                endless(end);
+                endless(result);
+            }
+            for effect in &mut effects {
+                if let Effect::Finish { end, .. } = effect {
+                    endless(end);
+                }
+            }
+        }
         if bug == Bug::ForgetRejected {
             if let Work::Finishing { end: End::Permanent(kept), result: End::Permanent(result), .. } =
                 &mut replica.unit.work

@@ -188,6 +188,11 @@ pub fn taken_over_and_rejected() -> Scenario<World> {
     scenario("taken over, rejected", world)
 }
 
+/// The deployment fails, as the cluster decides, and is tried again.
+pub fn failure() -> Scenario<World> {
+    scenario("failure", held(2, 1, Budget { failures: 1, lost: 1, ..Budget::default() }))
+}
+
 pub fn three() -> Scenario<World> {
     scenario("three", world(3, 1, Budget::default()))
 }

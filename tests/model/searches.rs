@@ -134,6 +134,21 @@ fn a_takeover_that_a_rejection_forgets_is_a_hole() {
 }
 
 #[test]
+fn what_failed_is_tried_again() {
+    failure().holds();
+}
+
+#[test]
+fn a_rest_without_an_end_is_noticed() {
+    failure().finds(Bug::EndlessRest);
+}
+
+#[test]
+fn a_dead_holder_whom_nobody_replaces_is_noticed() {
+    crash().finds(Bug::NeverSteal);
+}
+
+#[test]
 fn stealing_a_pending_record_is_a_hole() {
     freeze().finds(Bug::StealPending);
 }
