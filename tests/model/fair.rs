@@ -45,7 +45,8 @@ pub enum Orders {
 /// that every state of a search can be looked at.
 ///
 /// Time passes only when nothing else can happen, so every run is fair: whoever can act does before the next step. A
-/// run that comes back to where it was goes on for ever, and is a finding like one that takes too long.
+/// run that comes back to where it was goes on for ever, and is a finding like one that takes too long. A step that
+/// changes nothing is none: who can do nothing else spins.
 pub struct Rests {
     orders: Orders,
     known: Mutex<HashMap<u64, u8, BuildHasherDefault<Words>>>,
@@ -57,6 +58,8 @@ struct Frame<S> {
     key: u64,
     round: u8,
     next: usize,
+    /// What was tried changed something.
+    moved: bool,
     worst: u8,
 }
 
@@ -90,7 +93,7 @@ impl Rests {
             hasher.finish()
         };
         let start = state.calmed(bug);
-        let first = Frame { key: key(&start, 0), space: start, round: 0, next: 0, worst: 0 };
+        let first = Frame { key: key(&start, 0), space: start, round: 0, next: 0, moved: false, worst: 0 };
         if let Some(rest) = self.known().get(&first.key) {
             return too_late(*rest, state);
         }
@@ -100,8 +103,10 @@ impl Rests {
         loop {
             let frame = way.last_mut().expect("not yet at its end");
             let width = frame.space.width();
-            let choices = if order.is_some() { 1 } else { width.max(1) };
-            if frame.next == choices {
+            if frame.next == width.max(1) || (frame.moved && order.is_some()) {
+                if !frame.moved {
+                    return Some(format!("spins: {:?}", frame.space));
+                }
                 let done = way.pop().expect("the last");
                 under_way.remove(&done.key);
                 self.known().insert(done.key, done.worst);
@@ -109,27 +114,34 @@ impl Rests {
                 before.worst = before.worst.max(done.worst.saturating_add(done.round - before.round));
                 continue;
             }
-            let choice = match order {
-                None => frame.next,
-                Some(0) => 0,
+            let first = match order {
+                None | Some(0) => 0,
                 Some(1) => width.saturating_sub(1),
                 Some(_) => usize::try_from(frame.key >> 8).unwrap_or(0) % width.max(1),
             };
+            let choice = (first + frame.next) % width.max(1);
             frame.next += 1;
             let (mut space, mut round) = (frame.space.clone(), frame.round);
             match space.moment(choice, &mut round, bug) {
-                Moment::Rest => continue,
+                Moment::Rest => {
+                    frame.moved = true;
+                    continue;
+                }
                 Moment::Broken(why) => return Some(why.to_owned()),
                 Moment::Moved => {}
             }
             let key = key(&space, round);
+            if key == frame.key && round == frame.round {
+                continue; // who asks again and again changes nothing, and keeps nobody from going on
+            }
+            frame.moved = true;
             let passed = round - frame.round;
             if let Some(rest) = self.known().get(&key) {
                 frame.worst = frame.worst.max(rest.saturating_add(passed));
             } else if round >= BOUND || !under_way.insert(key) {
                 return Some(format!("does not come to rest: {space:?}"));
             } else {
-                way.push(Frame { space, key, round, next: 0, worst: 0 });
+                way.push(Frame { space, key, round, next: 0, moved: false, worst: 0 });
             }
         }
     }
