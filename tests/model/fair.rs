@@ -37,7 +37,7 @@ const ROUNDS: u8 = 11;
 pub enum Orders {
     /// Every one: whatever can happen next, does.
     All,
-    /// So many: of what can happen always the first, always the last, then one by the state's hash and a number.
+    /// So many: of what can happen always the first, always the last, then one by the hash of state and number.
     Some(u64),
 }
 

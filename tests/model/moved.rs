@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Two units side by side have too many runs to go through all of them from every state.
-const ORDERS: Orders = Orders::Some(4);
+const ORDERS: Orders = Orders::Some(3);
 
 /// The first unit has the object, deployed or under way as `done` says; the second one may take it if it `takes`.
 fn two(done: bool, takes: bool, budget: Budget) -> Cluster {
