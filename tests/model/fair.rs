@@ -32,6 +32,9 @@ pub enum Moment {
 /// Rounds that differ by more than time: what is swept and collected only later.
 const ROUNDS: u8 = 11;
 
+/// The round in which every watch is begun anew: late enough that what needs no such help has come to rest before.
+const RESYNC: u8 = 9;
+
 /// Which runs without faults are gone through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Orders {
@@ -183,10 +186,14 @@ impl World {
             if *round > 2 && bug != Bug::NoSweep {
                 self.sweep();
             }
+            if *round == RESYNC && self.setting.resyncs {
+                (0..self.replicas.len()).for_each(|index| self.resync(index));
+            }
             if *round > 10 && bug != Bug::NoSweep {
                 self.collect();
             }
-            if *round > 3 && self.is_at_rest() {
+            let resyncs = self.setting.resyncs && *round <= RESYNC;
+            if *round > 3 && !resyncs && self.is_at_rest() {
                 return Moment::Rest;
             }
             self.advance(bug);

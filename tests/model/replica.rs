@@ -258,6 +258,12 @@ impl World {
         replica.events = vec![now];
     }
 
+    /// The watch begins anew with a list, as it does from time to time: what is known of the past stands.
+    pub fn resync(&mut self, index: usize) {
+        let now = self.bd.as_ref().map_or(Event::Vanished, |bd| Event::Seen(Box::new(bd.snapshot())));
+        self.replicas[index].events = vec![now];
+    }
+
     /// The process ends in order: its Lease goes last.
     pub fn exit(&mut self, index: usize) {
         let session = self.replicas[index].session(index);

@@ -39,6 +39,7 @@ pub fn world(replicas: usize, objects: usize, budget: Budget) -> World {
             first: None,
             freezes: None,
             stride: 1,
+            resyncs: false,
         }
         .into(),
         elsewhere: vec![0; replicas],

@@ -282,6 +282,8 @@ pub struct Setting {
     pub freezes: Option<usize>,
     /// Distance of versions.
     pub stride: u32,
+    /// Without faults, every watch is once begun anew: the periodic list of the agent's watches.
+    pub resyncs: bool,
 }
 
 impl World {
