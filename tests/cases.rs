@@ -50,12 +50,8 @@ async fn stories(world: &World) -> anyhow::Result<()> {
         up: world.upstream.admin().await?,
         down: world.downstream.admin().await?,
     };
-    let settings = json!({"apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": "fleet-agent", "namespace": world.registration.agent_namespace},
-        "data": {"config": r#"{"garbageCollectionInterval": "2s"}"#}});
-    fleet::apply(&cases.down, settings).await?;
-    let mut replicas =
-        vec![cases.agent("replica-1").await?, cases.agent("replica-2").await?];
+    cases.collect_often().await?;
+    let mut replicas = vec![cases.agent("replica-1").await?, cases.agent("replica-2").await?];
     changes::stories(&cases).await?;
     surroundings::stories(&cases).await?;
     removal::stories(&cases).await?;
@@ -90,6 +86,14 @@ fn objects(path: &str) -> anyhow::Result<Vec<Value>> {
 impl Cases<'_> {
     async fn agent(&self, name: &str) -> anyhow::Result<Replica> {
         self.world.ready_replica_with(name, 4, FLAGS).await
+    }
+
+    /// Garbage is collected every few seconds.
+    async fn collect_often(&self) -> anyhow::Result<()> {
+        let settings = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "fleet-agent", "namespace": self.world.registration.agent_namespace},
+            "data": {"config": r#"{"garbageCollectionInterval": "2s"}"#}});
+        fleet::apply(&self.down, settings).await.map(drop)
     }
 
     /// Puts a file's objects into the cluster below, as a person would.

@@ -170,7 +170,10 @@ mod tests {
             assert_eq!(helm_release_name(&release), release, "{name}");
             assert!(release.len() <= 53 && !release.contains("--"), "{name}: {release}");
             let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-            assert!(release.chars().all(legal) && !release.starts_with('-') && !release.ends_with('-'), "{release}");
+            assert!(
+                release.chars().all(legal) && !release.starts_with('-') && !release.ends_with('-'),
+                "{release}"
+            );
         }
     }
 

@@ -24,7 +24,8 @@ async fn pc_071_a_key_given_twice_in_a_list_loses_nothing(cases: &Cases<'_>) -> 
             "spec": {"containers": [{"name": "c", "image": "example.test/c:1", "env": env}]}}}});
         Bundle::new("echo", "echo").file("manifests/echo.yaml", object.to_string())
     };
-    let twice = json!([{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "A", "value": "3"}]);
+    let twice =
+        json!([{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "A", "value": "3"}]);
     cases.publisher.publish(&[env(twice)]).await?;
     cases.told("echo", "Installed", &["Deployment", "env", "duplicate entries", "A"]).await?;
     let once = json!([{"name": "A", "value": "3"}, {"name": "B", "value": "2"}]);
@@ -34,7 +35,9 @@ async fn pc_071_a_key_given_twice_in_a_list_loses_nothing(cases: &Cases<'_>) -> 
     Ok(())
 }
 
-async fn pc_072_a_finished_job_is_not_updated_but_replaced_with_force(cases: &Cases<'_>) -> anyhow::Result<()> {
+async fn pc_072_a_finished_job_is_not_updated_but_replaced_with_force(
+    cases: &Cases<'_>,
+) -> anyhow::Result<()> {
     const JOB: &str = "batch/v1/Job";
     let (first, second) = (bundle("silo/v1", "silo")?, bundle("silo/v2", "silo")?);
     cases.applied(&first).await?;

@@ -73,22 +73,23 @@ async fn pc_085_lookup_answers_in_helpers_and_as_the_account(cases: &Cases<'_>) 
     fleet::apply(&cases.down, account).await?;
     let blind = again.with(|options| options.service_account = "blind".into());
     cases.publisher.publish(&[blind]).await?;
-    cases.told("lantern", "Deployed", &["forbidden", &format!("system:serviceaccount:{agent}:blind")]).await?;
+    cases
+        .told("lantern", "Deployed", &["forbidden", &format!("system:serviceaccount:{agent}:blind")])
+        .await?;
     assert_eq!(data().await?["oil"], "9");
-    cases.ready(&lantern_as_before(cases)).await?;
-    Ok(())
-}
-
-/// Something that may be deployed in the lantern's place, so that nothing goes on failing.
-fn lantern_as_before(_: &Cases<'_>) -> Bundle {
-    Bundle::config_maps("lantern", "lantern", 1, "1")
+    // Something that may be deployed in its place, so that nothing goes on failing.
+    cases.ready(&Bundle::config_maps("lantern", "lantern", 1, "1")).await
 }
 
 fn available(ready: bool) -> Value {
     let (count, status) = if ready { (1, "True") } else { (0, "False") };
+    let condition = |kind: &str, status: &str, reason: &str| {
+        json!({"type": kind, "status": status, "reason": reason,
+            "lastTransitionTime": "2026-08-22T12:00:00Z", "lastUpdateTime": "2026-08-22T12:00:00Z"})
+    };
     json!({"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "readyReplicas": count,
-        "availableReplicas": count, "conditions": [{"type": "Available", "status": status,
-        "lastTransitionTime": "2026-08-22T12:00:00Z", "lastUpdateTime": "2026-08-22T12:00:00Z"}]})
+        "availableReplicas": count, "conditions": [condition("Available", status, "Said"),
+        condition("Progressing", "True", "NewReplicaSetAvailable")]})
 }
 
 async fn pc_130_a_chain_waits_without_claims_and_goes_on_at_once(cases: &Cases<'_>) -> anyhow::Result<()> {
@@ -152,7 +153,10 @@ async fn bundles_that_quarrel_about_a_namespace_do_not_write_without_end(
     let audit = settled_audit(&cases.world.downstream, &cases.down).await?;
     let agent = &cases.world.registration.downstream_user;
     let writes = audit.iter().filter(|entry| {
-        entry.is_write() && entry.code < 300 && &entry.user == agent && entry.resource == "namespaces"
+        entry.is_write()
+            && entry.code < 300
+            && &entry.user == agent
+            && entry.resource == "namespaces"
             && entry.name == "market"
     });
     let turns = began.elapsed().as_secs() / 120 + 1;
@@ -179,7 +183,8 @@ async fn what_cannot_be_looked_at_is_told_by_monitored_alone(cases: &Cases<'_>) 
     definitions.delete("kites.demo.example.com", &kube::api::DeleteParams::default()).await?;
     cases.gone("apiextensions.k8s.io/v1/CustomResourceDefinition", "", "kites.demo.example.com").await?;
     let told = until("Monitored to be false", BOUND, async || {
-        let touch = json!({"metadata": {"annotations": {"touch": format!("{:?}", std::time::Instant::now())}}});
+        let touch =
+            json!({"metadata": {"annotations": {"touch": format!("{:?}", std::time::Instant::now())}}});
         cases.publisher.units().patch("kite", &PatchParams::default(), &Patch::Merge(touch)).await?;
         let live = cases.units.live();
         let monitored = live["kite"].condition("Monitored").filter(|condition| condition.status == "False");

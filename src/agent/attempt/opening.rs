@@ -132,9 +132,7 @@ impl Run {
             values: Some(rendered.values.clone()).filter(|values| !values.is_empty()).map(Value::Object),
             hooks: (!rendered.hooks.is_empty())
                 .then(|| rendered.hooks.iter().map(Hook::record_json).collect()),
-            // As Fleet's agent says it to Helm.
-            replaces: helm.is_some_and(|helm| helm.force)
-                || self.options.correct_drift.as_ref().is_some_and(|drift| drift.force),
+            replaces: self.forces(),
             takes: helm.is_some_and(|helm| helm.take_ownership),
             history,
             create_namespace: self

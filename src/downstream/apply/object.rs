@@ -245,7 +245,8 @@ fn is_job(place: &Place<'_>) -> bool {
 
 /// Whether a field that is wanted otherwise cannot be changed any more.
 fn is_immutable(source: &RequestError) -> bool {
-    source.is_permanent() && source.status().is_some_and(|status| status.message.contains("field is immutable"))
+    source.is_permanent()
+        && source.status().is_some_and(|status| status.message.contains("field is immutable"))
 }
 
 fn masked(place: &Place<'_>, source: RequestError) -> RequestError {
