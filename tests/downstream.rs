@@ -102,7 +102,7 @@ async fn deploy(
             replaces: false,
             takes: false,
             history,
-            create_namespace: true,
+            create_namespace: Some(json!({})),
             fail_foreign: false,
             over_removal: false,
             max_history: 0,

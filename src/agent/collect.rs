@@ -198,7 +198,8 @@ impl Pass<'_> {
     /// Removes what has been missing for the grace period, at two looks at least.
     async fn orphans(&mut self, missing: Vec<Found>, ours: usize) -> Option<Duration> {
         let ctx = self.ctx;
-        let mass = mass::is_mass(missing.len(), ours);
+        // Every unit expects a place, whether anything stands there or not.
+        let mass = mass::is_mass(missing.len(), ours, self.expected.len());
         mass::hold_releases(ctx, if mass { missing.len() } else { 0 }, ours);
         let grace = if mass { ctx.mass_grace } else { ctx.protocol.absence_grace };
         let mut soon: Option<Duration> = None;

@@ -24,9 +24,10 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// The part of `/readyz` that tells what is held.
 pub(super) const PART: &str = "absence";
 
-/// Whether so many of so many vanished that something else than a wish is behind it.
-pub(super) fn is_mass(missing: usize, known: usize) -> bool {
-    Mass::USUAL.is(missing, known)
+/// Whether so many of so many vanished that something else than a wish is behind it. When nothing at all is `left`,
+/// however little there was, the namespace was wiped, or this is another management cluster.
+pub(super) fn is_mass(missing: usize, known: usize, left: usize) -> bool {
+    Mass::USUAL.is(missing, known) || (missing > 0 && left == 0)
 }
 
 /// What is held.
@@ -173,16 +174,19 @@ mod tests {
 
     #[test]
     fn a_few_or_a_small_share_is_an_ordinary_day() {
-        for (missing, known, mass) in [
-            (0, 0, false),
-            (10, 10, false),
-            (11, 11, true),
-            (11, 54, true),
-            (11, 55, false),
-            (20, 100, false),
-            (21, 100, true),
+        for (missing, known, left, mass) in [
+            (0, 0, 0, false),
+            (10, 11, 1, false),
+            (11, 12, 1, true),
+            (11, 54, 43, true),
+            (11, 55, 44, false),
+            (20, 100, 80, false),
+            (21, 100, 79, true),
+            // All there was.
+            (1, 1, 0, true),
+            (10, 10, 0, true),
         ] {
-            assert_eq!(is_mass(missing, known), mass, "{missing} of {known}");
+            assert_eq!(is_mass(missing, known, left), mass, "{missing} of {known}, {left} left");
         }
     }
 

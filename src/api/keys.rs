@@ -19,6 +19,8 @@ pub const RELEASE_NAMESPACE: &str = "meta.helm.sh/release-namespace";
 pub const EPOCH_ANNOTATION: &str = "flotilla.fleet/epoch";
 /// On a release record under removal: `<session>/<nonce>` of the replica that removes it.
 pub const GUARD_ANNOTATION: &str = "flotilla.fleet/guard";
+/// On a BundleDeployment, `true`: a version without any object is wanted, and all that was deployed may go.
+pub const ALLOW_EMPTY_ANNOTATION: &str = "flotilla.fleet/allow-empty";
 /// On a release record: a digest of the fields that were ours when its objects were applied, as 16 hex digits. As long
 /// as they still are, nobody changed them, and a replica that comes new to a unit need not ask about each object.
 pub const FIELDS_ANNOTATION: &str = "flotilla.fleet/fields";

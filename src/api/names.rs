@@ -152,6 +152,31 @@ mod tests {
         }
     }
 
+    /// Shortened twice, in two places, a name must be the same: else what one of them deployed the other would remove.
+    #[test]
+    fn pc_036_shortening_is_idempotent_at_every_cut() {
+        let beacon = "harbour-north-quay-stack-telemetry-relay-colle-tor-edge-gate";
+        let letters = "abcdefghijklmnopqrstuvwxyz0123456789".repeat(2);
+        let mut names = vec![beacon.to_owned()];
+        for length in 40..=70 {
+            for at in 1..length - 1 {
+                for odd in ["-", "--", ".", "_", "A"] {
+                    names.push(format!("{}{odd}{}", &letters[..at], &letters[at..length]));
+                }
+            }
+        }
+        for name in &names {
+            let release = helm_release_name(name);
+            assert_eq!(helm_release_name(&release), release, "{name}");
+            assert!(release.len() <= 53 && !release.contains("--"), "{name}: {release}");
+            let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            assert!(
+                release.chars().all(legal) && !release.starts_with('-') && !release.ends_with('-'),
+                "{release}"
+            );
+        }
+    }
+
     #[test]
     fn a_name_of_which_nothing_is_left_becomes_a_hash() {
         for name in ["", "-", "--"] {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use http::Method;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::de::IgnoredAny;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     Downstream,
@@ -25,6 +25,8 @@ use crate::api::{
 const POD_SECURITY: &str = "pod-security.kubernetes.io/";
 /// Set by the API server.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+/// What Helm puts on a namespace that it creates: its name.
+const HELM_LABEL: &str = "name";
 /// Reads and writes before it is given up (L5).
 const ROUNDS: usize = 4;
 
@@ -201,6 +203,15 @@ impl Forced<'_> {
         Err(NamespaceError::Busy { namespace: namespace.to_owned() })
     }
 
+    /// The metadata of a namespace that is yet to be made: it is never seen without what the bundle wants on it. Where
+    /// the bundle says nothing of labels, Helm's label `name`.
+    pub fn of_new(&self, namespace: &str) -> Value {
+        let labels = BTreeMap::from([(HELM_LABEL.to_owned(), namespace.to_owned())]);
+        let helms = LiveMeta { labels, ..LiveMeta::default() };
+        let (labels, annotations) = self.changes(&helms).unwrap_or((helms.labels, helms.annotations));
+        json!({"labels": pairs(labels), "annotations": pairs(annotations)})
+    }
+
     /// Labels and annotations as they are to be; `None` when they are.
     fn changes(&self, live: &LiveMeta) -> Option<(BTreeMap<String, String>, BTreeMap<String, String>)> {
         let is_own = |key: &str| key == NAME_LABEL || key.starts_with(POD_SECURITY);
@@ -229,8 +240,6 @@ fn path(namespace: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::{
         downstream::{
@@ -308,6 +317,24 @@ mod tests {
         ]);
         assert!(forced.put(&context(server), &fence("u/20"), "ns").await.unwrap());
         script.finished().await;
+    }
+
+    #[test]
+    fn a_new_namespace_is_made_with_what_the_bundle_wants_on_it() {
+        let labels = map(&[("team", "blue"), ("pod-security.kubernetes.io/enforce", "baseline")]);
+        let annotations = map(&[("note", "hello")]);
+        for (labels, annotations, wanted) in [
+            (None, None, json!({"labels": {"name": "ns"}, "annotations": {}})),
+            (Some(&labels), None, json!({"labels": {"team": "blue"}, "annotations": {}})),
+            (None, Some(&annotations), json!({"labels": {"name": "ns"}, "annotations": {"note": "hello"}})),
+            (
+                Some(&labels),
+                Some(&annotations),
+                json!({"labels": {"team": "blue"}, "annotations": {"note": "hello"}}),
+            ),
+        ] {
+            assert_eq!(Forced { labels, annotations }.of_new("ns"), wanted);
+        }
     }
 
     #[tokio::test]

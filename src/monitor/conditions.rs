@@ -15,15 +15,34 @@ pub const MONITORED: &str = "Monitored";
 /// The reason of a false condition. Fleet's controller and Rancher read exactly this word as a failure.
 pub const ERROR_REASON: &str = "Error";
 
+/// The reason of a true condition [`READY`] of a release without objects: nothing is ready, since nothing is there.
+pub const NO_RESOURCES: &str = "NoResources";
+/// What it says.
+const NOTHING: &str = "the bundle has no objects";
+
+/// Sets [`READY`] of a release that has no objects: true, and not silently. `now` as in [`set`].
+pub fn set_empty(conditions: &mut Vec<Condition>, now: &str) {
+    write(conditions, READY, ("True", NO_RESOURCES, NOTHING), now);
+}
+
 /// Sets one condition: true when `ok`, else false with the message.
 ///
 /// `now` is RFC 3339 with seconds, and is written only when status or message change, so that saying the same again
 /// changes nothing. A new condition goes to the end: the list keeps the order of first use.
 pub fn set(conditions: &mut Vec<Condition>, type_: &str, ok: Result<(), &str>, now: &str) {
-    let (status, reason, message) = match ok {
+    let said = match ok {
         Ok(()) => ("True", "", ""),
         Err(message) => ("False", ERROR_REASON, message),
     };
+    write(conditions, type_, said, now);
+}
+
+fn write(
+    conditions: &mut Vec<Condition>,
+    type_: &str,
+    (status, reason, message): (&str, &str, &str),
+    now: &str,
+) {
     let index = conditions.iter().position(|condition| condition.type_ == type_).unwrap_or_else(|| {
         conditions.push(Condition { type_: type_.to_owned(), ..Condition::default() });
         conditions.len() - 1
@@ -56,6 +75,19 @@ mod tests {
             ..Condition::default()
         };
         assert_eq!(conditions, [expected]);
+    }
+
+    #[test]
+    fn nothing_to_be_ready_is_said_once_and_taken_back() {
+        let mut conditions = Vec::new();
+        set_empty(&mut conditions, THEN);
+        set_empty(&mut conditions, NOW);
+        let ready = &conditions[0];
+        assert_eq!((&*ready.status, &*ready.reason, &*ready.message), ("True", NO_RESOURCES, NOTHING));
+        assert_eq!(ready.last_update_time, THEN);
+        set(&mut conditions, READY, Ok(()), NOW);
+        assert_eq!((&*conditions[0].reason, &*conditions[0].message), ("", ""));
+        assert_eq!(conditions[0].last_update_time, NOW);
     }
 
     #[test]

@@ -340,3 +340,78 @@ async fn charts_that_look_at_the_cluster_say_so() {
     assert!(rendered.observed_cluster);
     assert_eq!(rendered.objects[0].value["data"]["size"], "0");
 }
+
+#[tokio::test]
+async fn a_chart_for_another_kubernetes_is_refused_for_good() {
+    let chart = format!("{CHART}kubeVersion: \">= 99.0.0\"\n");
+    let files = [("Chart.yaml", chart.as_str()), ("templates/a.yaml", &config_map("a"))];
+    let error = render_files(json!({}), &files).await.unwrap_err();
+    assert!(error.to_string().contains("chart requires kubeVersion"), "{error}");
+    assert!(error.is_permanent());
+}
+
+#[tokio::test]
+async fn equal_files_give_equal_charts() {
+    let files: Vec<(String, String)> =
+        (0..12).map(|i| (format!("f{i}.yaml"), config_map(&format!("c{i}")))).collect();
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let options = json!({"yaml": {"overlays": ["o"]}});
+    let first = render_files(options.clone(), &files).await.unwrap();
+    for _ in 0..3 {
+        let again = render_files(options.clone(), &files).await.unwrap();
+        assert_eq!((&again.chart, &again.manifest), (&first.chart, &first.manifest));
+    }
+}
+
+#[tokio::test]
+async fn options_of_the_controller_change_nothing_here() {
+    let files = [
+        ("Chart.yaml", CHART),
+        ("values.yaml", "name: own\n"),
+        ("other.yaml", "name: other\n"),
+        ("templates/a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"{{ .Values.name }}\"}\n"),
+    ];
+    let plain = render_files(json!({}), &files).await.unwrap();
+    let theirs = json!({"helm": {"disablePreProcess": true, "disableDependencyUpdate": true,
+        "templateValues": {"name": "templated"}, "valuesFiles": ["other.yaml"]}});
+    let given = render_files(theirs, &files).await.unwrap();
+    assert_eq!(names(&given), ["own"]);
+    assert_eq!((&given.manifest, &given.values), (&plain.manifest, &plain.values));
+}
+
+/// The files of a stored case.
+fn stored(case: &str) -> Vec<(String, String)> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases").join(case);
+    let (mut files, mut open) = (Vec::new(), vec![root.clone()]);
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{case}: {error}")) {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+            files.push((name, std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+    files.sort();
+    files
+}
+
+#[tokio::test]
+async fn pc_087_only_a_line_of_its_own_separates_documents() {
+    let files = stored("scribe");
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let rules = files.iter().find(|(name, _)| name.ends_with("rules.txt")).expect("the rules").1;
+    let rendered = render_files(json!({"helm": {"chart": "chart"}}), &files).await.unwrap();
+    let mut found = names(&rendered);
+    found.sort_unstable();
+    assert_eq!(found, ["scribe-a", "scribe-b", "scribe-c", "scribe-d"]);
+    let data = |name: &str| {
+        let object = rendered.objects.iter().find(|object| object.name == name).unwrap();
+        object.value["data"].clone()
+    };
+    let script = "# --- section --------\necho one\n# ------\necho two ---- three\n";
+    assert_eq!(data("scribe-b"), json!({"run.sh": script, "rules": rules, "rules-block": rules}));
+    assert_eq!(data("scribe-c"), json!({"k": "---"}));
+}

@@ -80,6 +80,10 @@ impl Fields {
             after.resource_counts = counted.then_some(observed.counts);
         }
         for (type_, state) in &self.conditions {
+            if *type_ == conditions::READY && state.is_ok() && self.is_of_nothing() {
+                conditions::set_empty(&mut after.conditions, now);
+                continue;
+            }
             conditions::set(
                 &mut after.conditions,
                 type_,
@@ -88,6 +92,16 @@ impl Fields {
             );
         }
         after
+    }
+
+    /// Whether all is well because there is nothing that could be otherwise.
+    fn is_of_nothing(&self) -> bool {
+        self.observed.as_ref().is_some_and(|seen| {
+            seen.ready
+                && seen.non_modified
+                && seen.resources.is_empty()
+                && seen.counts == ResourceCounts::default()
+        })
     }
 }
 
@@ -232,6 +246,27 @@ mod tests {
             })
         );
         assert_eq!(patch(&bd, "9", &after, &after), None);
+    }
+
+    #[test]
+    fn pc_046_a_release_without_objects_says_so() {
+        let fields = |resources: usize, ready: bool| Fields {
+            observed: Some(ObservedFields {
+                ready,
+                non_modified: true,
+                resources: vec![BundleDeploymentResource::default(); resources],
+                ..ObservedFields::default()
+            }),
+            conditions: vec![("Ready", if ready { Ok(()) } else { Err("no".into()) })],
+            ..Fields::default()
+        };
+        for (resources, ready, reason) in
+            [(0, true, conditions::NO_RESOURCES), (1, true, ""), (0, false, conditions::ERROR_REASON)]
+        {
+            let after = fields(resources, ready).merged_into(&status(), "now");
+            assert_eq!(after.conditions[1].reason, reason, "{resources} {ready}");
+            assert_eq!(fields(resources, ready).merged_into(&after, "later"), after, "said once");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::{
     agent::plan::PlanError,
-    api::manifest::ContentError,
+    api::{keys, manifest::ContentError},
     downstream::{
         accounts::AccountError,
         apply::ApplyError,
@@ -170,6 +170,13 @@ pub enum AttemptError {
         /// Who is on record for it.
         by: String,
     },
+    /// All that was deployed would go.
+    #[error(
+        "the bundle renders no objects any more, and {0} are deployed: they are kept; if they are to go, delete the \
+         BundleDeployment, or annotate it with {annotation}=true",
+        annotation = keys::ALLOW_EMPTY_ANNOTATION
+    )]
+    Emptied(usize),
     /// A defect of ours.
     #[error("the deployment panicked: {0}")]
     Panicked(String),
@@ -234,6 +241,8 @@ impl AttemptError {
             Self::Render(error) => error.is_permanent(),
             Self::Release(error) => error.is_permanent(),
             Self::Apply(error) => error.is_permanent(),
+            // A content may have been lost on its way, and leave may be given.
+            Self::Emptied(_) => false,
             Self::Fenced(_) | Self::Reverted { .. } | Self::Panicked(_) | Self::WentBack { .. } => false,
         };
         if permanent { Class::Permanent } else { Class::Retryable }
@@ -296,5 +305,13 @@ mod tests {
         assert_eq!(class(Fenced::Outdated), Class::Stopped);
         assert_eq!(class(Fenced::ClaimLost), Class::Fenced);
         assert_eq!(class(Fenced::Proof("down".into())), Class::Retryable);
+    }
+
+    #[test]
+    fn what_fleet_settles_by_its_text_is_known_by_it() {
+        for text in FLEET_NON_RETRYABLE {
+            assert!(AttemptError::is_fleet_non_retryable(&format!("apply: {text}: more")), "{text}");
+        }
+        assert!(!AttemptError::is_fleet_non_retryable("connection refused"));
     }
 }

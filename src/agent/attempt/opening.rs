@@ -5,6 +5,8 @@ use serde_json::Value;
 
 use super::{AttemptError, Run, place::KnownLive};
 use crate::{
+    agent::around,
+    api::{BundleDeployment, keys},
     downstream::{
         apply,
         objects::Identity,
@@ -33,6 +35,12 @@ pub(super) async fn is_as_wanted(engine: &Engine, rendered: &Rendered, history: 
     matches!((stored.map(values), wanted.map(values)), (Ok(stored), Ok(wanted)) if stored == wanted)
 }
 
+/// Whether a person said that nothing may be left.
+fn may_be_empty(object: &BundleDeployment) -> bool {
+    let annotations = object.metadata.annotations.as_ref();
+    annotations.and_then(|all| all.get(keys::ALLOW_EMPTY_ANNOTATION)).is_some_and(|value| value == "true")
+}
+
 impl Run {
     /// Opens the next revision, or adopts the one that is already as wanted.
     pub(super) async fn gate(&self, rendered: &Rendered) -> Result<Gate, AttemptError> {
@@ -44,6 +52,7 @@ impl Run {
         if let ReleaseState::InSync { .. } = release::state(&history, bundle, |_| as_wanted) {
             return Gate::adopt(store, &self.fence, bundle, history).await.map_err(AttemptError::Release);
         }
+        self.not_emptied(rendered, &history).await?;
         self.may_see(rendered, &history).await?;
         self.check_owners(rendered, &history).await?;
         match self.open(rendered, history, false, false).await {
@@ -66,6 +75,19 @@ impl Run {
                 self.open(rendered, history, false, true).await.map_err(AttemptError::Release)
             }
             other => other.map_err(AttemptError::Release),
+        }
+    }
+
+    /// Refuses to remove all that is deployed because nothing is rendered: that is rather an accident on the way here than
+    /// a wish.
+    async fn not_emptied(&self, rendered: &Rendered, history: &[Record]) -> Result<(), AttemptError> {
+        if !rendered.objects.is_empty() || may_be_empty(&self.job.object) {
+            return Ok(());
+        }
+        let newest = history.iter().rfind(|record| record.status == release::Status::Deployed);
+        match self.objects_of(newest).await?.len() {
+            0 => Ok(()),
+            deployed => Err(AttemptError::Emptied(deployed)),
         }
     }
 
@@ -110,12 +132,14 @@ impl Run {
             values: Some(rendered.values.clone()).filter(|values| !values.is_empty()).map(Value::Object),
             hooks: (!rendered.hooks.is_empty())
                 .then(|| rendered.hooks.iter().map(Hook::record_json).collect()),
-            // As Fleet's agent says it to Helm.
-            replaces: helm.is_some_and(|helm| helm.force)
-                || self.options.correct_drift.as_ref().is_some_and(|drift| drift.force),
+            replaces: self.forces(),
             takes: helm.is_some_and(|helm| helm.take_ownership),
             history,
-            create_namespace: self.options.create_namespace.unwrap_or(true),
+            create_namespace: self
+                .options
+                .create_namespace
+                .unwrap_or(true)
+                .then(|| around::forced(&self.options).of_new(&self.namespace)),
             fail_foreign,
             over_removal,
             max_history: helm.map_or(0, |helm| usize::try_from(helm.max_history).unwrap_or(0)),

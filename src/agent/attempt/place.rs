@@ -92,12 +92,18 @@ impl Run {
         }
     }
 
+    /// Whether a deployment is forced; either option says so to Fleet's agent.
+    pub(super) fn forces(&self) -> bool {
+        self.options.helm.as_ref().is_some_and(|helm| helm.force)
+            || self.options.correct_drift.as_ref().is_some_and(|drift| drift.force)
+    }
+
     /// Whether objects are replaced whole.
     fn replaces(&self) -> bool {
         if self.job.correction {
             return self.job.object.spec.correct_drift.as_ref().is_some_and(|correct| correct.force);
         }
-        self.options.helm.as_ref().is_some_and(|helm| helm.force)
+        self.forces()
     }
 
     /// What drift is compared with from now on: the objects as they have just been applied.

@@ -34,7 +34,7 @@ impl Replica {
                 let known = self.units.iter().filter(|(_, entry)| entry.unit.latest.is_some());
                 let (known, names) = (known.clone().count(), known.map(|(name, _)| name));
                 let missing: Vec<Name> = names.filter(|name| !listed.contains(&***name)).cloned().collect();
-                if mass::is_mass(missing.len(), known) {
+                if mass::is_mass(missing.len(), known, listed.len()) {
                     mass::hold_units(&self.ctx, &missing, known);
                 }
                 for name in missing {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::{
     Applied, ApplyError, CREATE_ONLY, KnownObjects, Owner, body,
@@ -102,6 +102,14 @@ impl Job<'_> {
                     debug!(object = %place, round, cause = %source, "write conflicted; reading the object");
                     seen = self.look(object, &place, listed).await?;
                 }
+                // A Job that has run cannot be changed. Force means that it is to run as it is now: made anew, it alone.
+                Err(ApplyError::Refused { source, .. })
+                    if self.owner.replace && is_job(&place) && is_immutable(&source) && seen.is_some() =>
+                {
+                    if let Some(found) = seen.take() {
+                        self.remove(&place, &found).await?;
+                    }
+                }
                 Err(error) => {
                     if let ApplyError::Refused { source, .. } | ApplyError::Replace { source, .. } = &error
                         && source.is_not_found()
@@ -194,7 +202,7 @@ impl Job<'_> {
         path.push_str("?fieldManager=");
         path.push_str(keys::FIELD_MANAGER);
         // Strict, as Helm does: an unknown field is an error and never silently dropped.
-        if self.owner.replace && seen.is_some_and(|seen| !seen.autoscaled) {
+        if self.owner.replace && !is_job(place) && seen.is_some_and(|seen| !seen.autoscaled) {
             path.push_str("&fieldValidation=Strict");
             return self.ctx.server.put(&path, body).await.map_err(|source| ApplyError::Replace {
                 object: place.to_string(),
@@ -203,6 +211,18 @@ impl Job<'_> {
         }
         path.push_str("&force=true&fieldValidation=Strict");
         self.ctx.server.patch(&path, APPLY, body).await.map_err(|source| self.refused(place, source))
+    }
+
+    /// Deletes what was seen, and nothing else.
+    async fn remove(&self, place: &Place<'_>, seen: &Seen) -> Result<(), ApplyError> {
+        self.pass(seen.stamp.as_ref(), seen.foreign, place).await?;
+        info!(object = %place, "it cannot be changed and is to be replaced: made anew");
+        match self.ctx.server.delete(&place.path(), &seen.uid, &seen.resource_version).await {
+            Ok(_) => Ok(()),
+            // Gone, or changed since: the write that follows finds out.
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            Err(source) => Err(self.refused(place, source)),
+        }
     }
 
     async fn pass(&self, stamp: Option<&Stamp>, foreign: bool, place: &Place<'_>) -> Result<(), ApplyError> {
@@ -217,6 +237,16 @@ impl Job<'_> {
     fn refused(&self, place: &Place<'_>, source: RequestError) -> ApplyError {
         ApplyError::Refused { object: place.to_string(), source: masked(place, source) }
     }
+}
+
+fn is_job(place: &Place<'_>) -> bool {
+    place.kind.is("batch", "Job")
+}
+
+/// Whether a field that is wanted otherwise cannot be changed any more.
+fn is_immutable(source: &RequestError) -> bool {
+    source.is_permanent()
+        && source.status().is_some_and(|status| status.message.contains("field is immutable"))
 }
 
 fn masked(place: &Place<'_>, source: RequestError) -> RequestError {

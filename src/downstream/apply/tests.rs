@@ -357,3 +357,48 @@ async fn what_our_own_uid_stamped_is_not_read_and_what_another_stamped_is() {
     assert!(matches!(error.fenced(), Some(Fenced::Newer { .. })), "{error}");
     script.finished().await;
 }
+
+/// A Job that has run takes no other template. With force it is made anew, once, and only when it differs.
+#[tokio::test]
+async fn pc_072_a_job_that_cannot_be_changed_is_made_anew_with_force_and_told_without() {
+    let job = vec![object("batch/v1", "Job", "migrate")];
+    let path = "/apis/batch/v1/namespaces/ns/jobs/migrate";
+    let immutable = "Job.batch \"migrate\" is invalid: spec.template: Invalid value: {}: field is immutable";
+    let refused = || writes(path, Some("x"), "7").refuses(422, "Invalid", immutable);
+    let deletes = || {
+        Exchange::delete(path).expecting(|sent| {
+            assert_eq!(sent["preconditions"], json!({"uid": "x", "resourceVersion": "7"}));
+        })
+    };
+    for (replace, differs) in [(false, true), (true, true), (true, false)] {
+        let mut script = vec![Exchange::get(path).answers(live("u/10"))];
+        match (replace, differs) {
+            (_, false) => script.push(writes(path, Some("x"), "7").stores("x", "8")),
+            (false, true) => script.push(refused()),
+            (true, true) => script.extend([refused(), deletes(), writes(path, None, "1").stores("y", "9")]),
+        }
+        let (server, script) = scripted(script);
+        let ctx = context(server);
+        ctx.kinds.learn("batch/v1", "Job", "jobs", true);
+        let previous = Identity::of_all(&job, &ctx.kinds, "ns");
+        let owner = Owner {
+            namespace: "ns",
+            name: "app",
+            upgrade: true,
+            replace,
+            take_ownership: false,
+            overwrites: &[],
+            previous: &previous,
+        };
+        let result = apply_all(&ctx, &fence("u/20"), &owner, &job, None).await;
+        script.finished().await;
+        match result {
+            Ok(_) => assert!(replace, "{differs}"),
+            Err(error) => {
+                assert!(!replace && error.is_permanent());
+                let text = crate::telemetry::chain(&error);
+                assert!(text.contains("batch/v1, Kind=Job") && text.contains("spec.template"), "{text}");
+            }
+        }
+    }
+}

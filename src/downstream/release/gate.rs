@@ -42,8 +42,8 @@ pub struct GateInput<'a> {
     pub takes: bool,
     /// The history, just read.
     pub history: Vec<Record>,
-    /// Create the release namespace when it is missing.
-    pub create_namespace: bool,
+    /// The metadata with which to create the release namespace when it is missing; `None`: it is not to be created.
+    pub create_namespace: Option<Value>,
     /// A foreign pending record was seen unchanged for the claim timeout: fail it.
     pub fail_foreign: bool,
     /// The replica that removes the release is dead: deploy over its removal.
@@ -124,13 +124,14 @@ impl Gate {
         let labels = history.last().map(Record::custom_labels).unwrap_or_default();
         let proof = if newest_stamp { fence.compared().await } else { fence.uncompared().await };
         proof.map_err(ReleaseError::Fenced)?;
-        let meta = match store.create(&mut release, &labels, &fence.stamp).await {
-            Err(ReleaseError::NoNamespace { .. }) if input.create_namespace => {
-                store.create_namespace(namespace).await?;
+        let created = store.create(&mut release, &labels, &fence.stamp).await;
+        let meta = match (created, input.create_namespace) {
+            (Err(ReleaseError::NoNamespace { .. }), Some(metadata)) => {
+                store.create_namespace(namespace, metadata).await?;
                 fence.uncompared().await.map_err(ReleaseError::Fenced)?;
                 store.create(&mut release, &labels, &fence.stamp).await?
             }
-            other => other?,
+            (created, _) => created?,
         };
         let record = Record::created(meta, release);
         info!(release = %format_args!("{namespace}/{name}"), revision, epoch = %fence.stamp.epoch, "release opened");

@@ -25,7 +25,7 @@ fn input(history: Vec<Record>) -> GateInput<'static> {
         replaces: false,
         takes: false,
         history,
-        create_namespace: true,
+        create_namespace: Some(json!({"labels": {"name": "ns"}})),
         fail_foreign: false,
         over_removal: false,
         max_history: 0,
@@ -204,9 +204,40 @@ async fn the_namespace_is_made_only_when_it_is_missing() {
     ]);
     let store = store(server);
     assert!(Gate::open(&store, &fence("u/20"), input(vec![])).await.is_ok());
-    let forbidden = GateInput { create_namespace: false, ..input(vec![]) };
+    let forbidden = GateInput { create_namespace: None, ..input(vec![]) };
     let error = Gate::open(&store, &fence("u/20"), forbidden).await.err().unwrap();
     assert_eq!(chain(&error), "create: failed to create: namespaces \"ns\" not found");
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn a_namespace_is_made_with_what_the_bundle_wants_on_it() {
+    let (server, script) = scripted(vec![
+        Exchange::post(SECRETS).refuses(404, "NotFound", "namespaces \"ns\" not found"),
+        Exchange::patch("/api/v1/namespaces/ns").expecting(|sent| {
+            let wanted = json!({"name": "ns", "resourceVersion": "1", "labels": {"team": "blue"},
+                "annotations": {"note": "hello"}});
+            assert_eq!(sent["metadata"], wanted, "in the request that makes it, before the first object");
+        }),
+        creates(1, "pending-install"),
+    ]);
+    let metadata = json!({"labels": {"team": "blue"}, "annotations": {"note": "hello"}});
+    let wanted = GateInput { create_namespace: Some(metadata), ..input(vec![]) };
+    assert!(Gate::open(&store(server), &fence("u/20"), wanted).await.is_ok());
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn of_two_deployed_revisions_none_is_left_by_the_next() {
+    let (server, script) = scripted(vec![
+        creates(3, "pending-upgrade"),
+        writes(3, "500", "deployed"),
+        writes(1, "101", "superseded"),
+        writes(2, "102", "superseded"),
+    ]);
+    let seen = GateInput { max_history: 3, ..input(history(&["deployed", "deployed"])) };
+    let gate = Gate::open(&store(server), &fence("u/20"), seen).await.unwrap();
+    assert_eq!(gate.deployed(None).await.unwrap(), 3);
     script.finished().await;
 }
 

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use chrono::{DateTime, SecondsFormat, Utc};
 use http::Method;
 use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     ReleaseError,
@@ -297,17 +297,22 @@ impl Store {
         }
     }
 
-    /// Creates a namespace with Helm's label `name`; one that exists is fine.
+    /// Creates a namespace with these labels and annotations; one that exists is fine.
     ///
-    /// By apply, so that a Namespace object in the bundle, applied by the same manager, can take the label off again.
-    pub(super) async fn create_namespace(&self, namespace: &str) -> Result<(), ReleaseError> {
+    /// By apply, so that a Namespace object in the bundle, applied by the same manager, can take them off again.
+    pub(super) async fn create_namespace(
+        &self,
+        namespace: &str,
+        mut metadata: Value,
+    ) -> Result<(), ReleaseError> {
         let mut path = String::from("/api/v1/namespaces/");
         push_segment(&mut path, namespace);
         path.push_str("?fieldManager=");
         path.push_str(keys::FIELD_MANAGER);
         path.push_str("&force=true");
-        let body = json!({"apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": namespace, "labels": {"name": namespace}, "resourceVersion": CREATE_ONLY}});
+        metadata["name"] = json!(namespace);
+        metadata["resourceVersion"] = json!(CREATE_ONLY);
+        let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
         let body = serde_json::to_vec(&body).map_err(RequestError::Unwritable);
         let created = match body {
             Ok(body) => self.server.patch::<serde::de::IgnoredAny>(&path, APPLY, body).await.map(|_| ()),
