@@ -7,11 +7,17 @@
 mod conformance;
 #[path = "../dev/harness/mod.rs"]
 mod harness;
+#[path = "fleet_controller/ordered.rs"]
+mod ordered;
 #[path = "fleet_controller/recorded.rs"]
 mod recorded;
+#[path = "fleet_controller/rolling.rs"]
+mod rolling;
 #[path = "fleet_controller/rollout.rs"]
 mod rollout;
 #[path = "fleet_controller/rules.rs"]
 mod rules;
+#[path = "fleet_controller/situations.rs"]
+mod situations;
 #[path = "fleet_controller/summary.rs"]
 mod summary;
