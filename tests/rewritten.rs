@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, ensure};
+use flotilla::api::BundleDeployment;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -47,11 +48,11 @@ async fn story(world: &World) -> anyhow::Result<()> {
     units.until_ready(["whole"], GENEROUS).await?;
     let maps: Api<ConfigMap> = Api::namespaced(world.downstream.admin().await?, NAMESPACE);
     let deployed = |status: &Value| status["resources"].as_array().is_some_and(|list| list.len() == 3);
-    settled(&units, "lame", "deployed", deployed).await?;
+    settled(&units, "lame", 0, "deployed", deployed).await?;
     maps.delete("lame-0", &DeleteParams::default()).await?;
     let drifted = |status: &Value| status["modifiedStatus"][0]["missing"] == true;
-    let lame = settled(&units, "lame", "modified", drifted).await?;
-    let whole = settled(&units, "whole", "settled", |_| true).await?;
+    let lame = settled(&units, "lame", 0, "modified", drifted).await?;
+    let whole = settled(&units, "whole", 0, "settled", |_| true).await?;
     ensure!(lame["nonReadyStatus"][0]["kind"] == "Deployment" && whole["ready"] == true);
 
     for edit in edits() {
@@ -63,8 +64,8 @@ async fn story(world: &World) -> anyhow::Result<()> {
     let mut with_theirs = whole["conditions"].as_array().cloned().context("conditions")?;
     with_theirs.insert(0, json!({"type": "Theirs", "status": "True", "message": "kept"}));
     let theirs = json!({"conditions": with_theirs, "display": {"state": "Odd"}, "ready": false});
-    write(&publisher, "whole", &theirs).await?;
-    let status = settled(&units, "whole", "ready again", |status| status["ready"] == true).await?;
+    let written = write(&publisher, "whole", &theirs).await?;
+    let status = settled(&units, "whole", written, "ready again", |status| status["ready"] == true).await?;
     ensure!(status["display"]["state"] == "Odd", "{status}");
     ensure!(status["conditions"][0]["message"] == "kept", "{status}");
     Ok(())
@@ -97,10 +98,14 @@ fn edits() -> Vec<Value> {
     ]
 }
 
-async fn write(publisher: &Publisher, name: &str, status: &Value) -> anyhow::Result<()> {
+/// Writes as somebody who knows no preconditions, and gives the version of that.
+async fn write(publisher: &Publisher, name: &str, status: &Value) -> anyhow::Result<u64> {
     let patch = Patch::Merge(json!({ "status": status }));
-    publisher.units().patch_status(name, &PatchParams::default(), &patch).await?;
-    Ok(())
+    version(&publisher.units().patch_status(name, &PatchParams::default(), &patch).await?)
+}
+
+fn version(unit: &BundleDeployment) -> anyhow::Result<u64> {
+    unit.metadata.resource_version.as_deref().unwrap_or_default().parse().context("a resourceVersion")
 }
 
 async fn is_put_right(
@@ -111,14 +116,14 @@ async fn is_put_right(
     right: &Value,
     edit: &Value,
 ) -> anyhow::Result<()> {
-    write(publisher, name, edit).await?;
+    let written = write(publisher, name, edit).await?;
     // A deployment that somebody called undone is done again: what was missing is there then.
     let again = edit.get("release").or(edit.get("appliedDeploymentID")).is_some();
     let healed = |status: &Value| {
         again && name == "lame" && status["modifiedStatus"].is_null() && status["ready"] != true
     };
     let (mut last, what) = (Value::Null, format!("{edit} to be put right"));
-    let found = settled(units, name, &what, |status| {
+    let found = settled(units, name, written, &what, |status| {
         last = comparable(status);
         last == comparable(right) || healed(status)
     });
@@ -126,15 +131,16 @@ async fn is_put_right(
     ensure!(!found.to_string().contains("made-up"), "{found}");
     if healed(&found) {
         maps.delete("lame-0", &DeleteParams::default()).await?;
-        settled(units, name, "modified anew", |status| comparable(status) == comparable(right)).await?;
+        settled(units, name, written, "modified anew", |status| comparable(status) == comparable(right)).await?;
     }
     Ok(())
 }
 
-/// Waits until the status fits, with no claim on it.
+/// Waits until the status fits, with no claim on it, in this version or a later one.
 async fn settled(
     units: &Units,
     name: &str,
+    from: u64,
     what: &str,
     mut fits: impl FnMut(&Value) -> bool,
 ) -> anyhow::Result<Value> {
@@ -142,8 +148,9 @@ async fn settled(
         .until(&format!("{name}: {what}"), GENEROUS, |live| {
             let unit = live.get(name)?;
             let status = serde_json::to_value(unit.status.as_ref()?).ok()?;
+            let seen = version(unit).ok()? >= from;
             let rests = unit.condition("InProgress").is_none() && unit.condition("Monitored").is_some();
-            (rests && fits(&status)).then_some(status)
+            (seen && rests && fits(&status)).then_some(status)
         })
         .await
 }

@@ -70,7 +70,8 @@ pub(super) async fn look(
         }
         None => match plan::load(ctx, name, &status.release).await {
             Ok(plan) => Arc::new(plan),
-            Err(PlanError::Gone { .. }) => return Outcome::RecordGone,
+            // A name that is none names no record either: what was written there by somebody else would stay for ever.
+            Err(PlanError::Gone { .. } | PlanError::Name(_)) => return Outcome::RecordGone,
             Err(error) => return failed(ctx, name, object, upstream::chain(&error)).await,
         },
     };

@@ -260,10 +260,10 @@ impl Keeper {
                     warn!(session = %self.config.session, %cause, "{error}");
                     let silent = error.is_outage();
                     silence.send_if_modified(|silence| {
-                        let begins = silent && silence.is_none();
+                        let changes = silent != silence.is_some();
                         let since = silence.as_ref().map_or(begun, |silence| silence.since);
                         *silence = silent.then(|| Silence { since, cause: chain(&error).into() });
-                        begins
+                        changes
                     });
                     // Sooner than usual: a lost request must not cost a third of the TTL.
                     self.config.renew / 5
