@@ -254,3 +254,19 @@ pub async fn token(client: &Client, namespace: &str, account: &str) -> anyhow::R
         .with_context(|| format!("asking for a token of {namespace}/{account}"))?;
     answer.status.and_then(|status| status.token).context("a token request was answered without a token")
 }
+
+/// A bearer token of an account of that name, which may do everything: where a client certificate cannot be used.
+pub async fn master_token(plane: &ControlPlane, name: &str) -> anyhow::Result<String> {
+    let client = plane.admin().await?;
+    let account = json!({"kind": "ServiceAccount", "name": name, "namespace": "default"});
+    let role =
+        json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"});
+    for object in [
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "default"}}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": name}, "subjects": [account], "roleRef": role}),
+    ] {
+        apply(&client, object).await?;
+    }
+    token(&client, "default", name).await
+}

@@ -28,6 +28,7 @@ pub mod proxy;
 pub mod records;
 pub mod registrar;
 pub mod registry;
+pub mod repeater;
 pub mod replica;
 pub mod stage;
 mod tools;
