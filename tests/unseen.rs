@@ -17,6 +17,10 @@ use tokio::sync::mpsc::UnboundedReceiver;
 #[path = "../dev/harness/mod.rs"]
 mod harness;
 
+#[allow(dead_code)]
+#[path = "fleet_controller/rules.rs"]
+mod rules;
+
 use harness::bundles::Bundle;
 use harness::proxy::{Mode, Proxy};
 use harness::replica::Replica;
@@ -101,6 +105,13 @@ impl Coast<'_> {
             .await
     }
 
+    /// What Fleet's controller makes of each unit.
+    fn shown(&self) -> anyhow::Result<BTreeMap<String, rules::Verdict>> {
+        let live = self.units.live();
+        let verdict = |unit: &BundleDeployment| Ok(rules::verdict(&serde_json::to_value(unit)?));
+        live.iter().map(|(name, unit)| Ok((name.clone(), verdict(unit)?))).collect()
+    }
+
     fn statuses(&self) -> BTreeMap<String, BundleDeploymentStatus> {
         let live = self.units.live();
         live.iter().map(|(name, unit)| (name.clone(), unit.status.clone().unwrap_or_default())).collect()
@@ -171,7 +182,7 @@ async fn outage(coast: &Coast<'_>, fault: Mode) -> anyhow::Result<()> {
         replicas.push(coast.replica(name).await?);
     }
     coast.settle().await?;
-    let before = coast.statuses();
+    let (before, shown) = (coast.statuses(), coast.shown()?);
     let mut changes = coast.units.changes();
 
     names.iter().for_each(|name| coast.proxy.set(name, fault));
@@ -189,6 +200,11 @@ async fn outage(coast: &Coast<'_>, fault: Mode) -> anyhow::Result<()> {
         let text = monitored.map(|condition| condition.message.as_str()).unwrap_or_default();
         let tried = "cannot reach the API server of the downstream cluster: cannot renew session Lease flotilla-";
         ensure!(text.starts_with(tried), "{name}: {text}");
+    }
+    for (name, now) in coast.shown()? {
+        let was = &shown[&name];
+        ensure!(now.state == was.state && now.deployed == was.deployed, "{name}: {now:?} was {was:?}");
+        ensure!(now.monitored.starts_with("Error: cannot reach"), "{name}: {now:?}");
     }
     let written = writes(&mut changes);
     ensure!(written.len() == told.len() && written.values().all(|count| *count == 1), "{written:?}");

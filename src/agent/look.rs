@@ -21,6 +21,7 @@ use crate::{
     api::{self, BundleDeployment},
     monitor::Evaluation,
     monitor::conditions::{DEPLOYED, INSTALLED, MONITORED, READY},
+    protocol::ClaimSlot,
     telemetry::metrics::UpstreamWrite,
     upstream::{
         self, Answer,
@@ -236,6 +237,10 @@ pub(super) async fn write(
 ) -> Option<Result<Box<BundleDeployment>, Option<String>>> {
     let before = object.status.clone().unwrap_or_default();
     let mut after = fields.merged_into(&before, &ctx.clock.stamp());
+    if upstream::snapshot(object, false).slot == ClaimSlot::Empty {
+        // What somebody wrote in its place, and is none.
+        fields::set_claim(&mut after.conditions, None, "");
+    }
     let version = object.metadata.resource_version.clone().unwrap_or_default();
     for cut in [false, true] {
         if cut {
