@@ -131,7 +131,8 @@ async fn is_put_right(
     ensure!(!found.to_string().contains("made-up"), "{found}");
     if healed(&found) {
         maps.delete("lame-0", &DeleteParams::default()).await?;
-        settled(units, name, written, "modified anew", |status| comparable(status) == comparable(right)).await?;
+        settled(units, name, written, "modified anew", |status| comparable(status) == comparable(right))
+            .await?;
     }
     Ok(())
 }

@@ -54,7 +54,9 @@ async fn story(world: &World) -> anyhow::Result<()> {
         bundle.with(|options| options.helm.get_or_insert_default().timeout_seconds = 3000)
     };
     let refused = Bundle::new("refused", NAMESPACE).file("manifests/thing.yaml", NO_SUCH_KIND);
-    publisher.publish(&[waiting("anchored"), refused, Bundle::config_maps("stall", NAMESPACE, 1, "1")]).await?;
+    publisher
+        .publish(&[waiting("anchored"), refused, Bundle::config_maps("stall", NAMESPACE, 1, "1")])
+        .await?;
     units.until_ready(["stall"], BOUND).await?;
 
     top_shows_who_works_on_what(world).await?;
@@ -101,7 +103,8 @@ async fn top_shows_who_works_on_what(world: &World) -> anyhow::Result<()> {
         let claims = [one, other].iter().filter(|line| line.contains("anchored #1")).count();
         let free = [one, other].iter().all(|line| line.contains(" free "));
         let waits = queue.iter().any(|line| line.starts_with("refused ") && line.contains(" attempt "));
-        let head = lines[0].ends_with("3 bundles  1 Ready  1 WaitApplied  1 ErrApplied") && lines[1].contains("replicas: 2 live");
+        let head = lines[0].ends_with("3 bundles  1 Ready  1 WaitApplied  1 ErrApplied")
+            && lines[1].contains("replicas: 2 live");
         let foot = lines[23].starts_with("q quit");
         ensure!(claims == 1 && free && waits && head && foot, "{}", lines.join("\n"));
         Ok(Some(()))
@@ -111,10 +114,8 @@ async fn top_shows_who_works_on_what(world: &World) -> anyhow::Result<()> {
     ensure!(pty.is_alternate()?, "it has a screen of its own");
 
     pty.press("s")?;
-    until("the order to change", BOUND, async || {
-        Ok((!pty.lines()?[23].contains("sort: age")).then_some(()))
-    })
-    .await?;
+    until("the order to change", BOUND, async || Ok((!pty.lines()?[23].contains("sort: age")).then_some(())))
+        .await?;
     pty.press("q")?;
     let status = ended(&mut child).await?;
     ensure!(status.success(), "it ended with {status}");
@@ -128,7 +129,8 @@ async fn top_ends_by_the_interrupt_key(world: &World) -> anyhow::Result<()> {
     let before = pty.modes()?;
     let mut child = pty.spawn(command(world, &["top"]))?;
     // The smallest screen that makes sense; the screen itself refuses what does not fit.
-    until("the screen to be drawn", BOUND, async || Ok(pty.lines()?[9].starts_with("q quit").then_some(()))).await?;
+    until("the screen to be drawn", BOUND, async || Ok(pty.lines()?[9].starts_with("q quit").then_some(())))
+        .await?;
     pty.press("\u{3}")?;
     let status = ended(&mut child).await?;
     ensure!(status.success() && pty.modes()? == before, "it ended with {status}");
@@ -147,7 +149,8 @@ struct Followed {
 
 impl Followed {
     fn start(world: &World, arguments: &[&str]) -> anyhow::Result<Followed> {
-        let mut child = command(world, arguments).stdout(Stdio::piped()).spawn().context("running flotilla")?;
+        let mut child =
+            command(world, arguments).stdout(Stdio::piped()).spawn().context("running flotilla")?;
         let from = BufReader::new(child.stdout.take().context("no standard output")?);
         let lines = Arc::new(Mutex::new(Vec::new()));
         let to = lines.clone();

@@ -100,7 +100,8 @@ impl Coast<'_> {
                 let monitored = |name: &str| live.get(name)?.condition("Monitored").map(|_| ());
                 let quiet = live.values().all(|unit| unit.condition("InProgress").is_none());
                 monitored("idle")?;
-                (quiet && !idle.non_ready_status.is_empty() && !modified.modified_status.is_empty()).then_some(())
+                (quiet && !idle.non_ready_status.is_empty() && !modified.modified_status.is_empty())
+                    .then_some(())
             })
             .await
     }
@@ -151,9 +152,11 @@ fn failed_renewals(replica: &Replica) -> usize {
 /// Waits until so many more renewals of this replica have failed.
 async fn long_enough(replica: &Replica) -> anyhow::Result<()> {
     let before = failed_renewals(replica);
-    until("the outage to go on", BOUND, async || {
-        Ok((failed_renewals(replica) >= before + LONG).then_some(()))
-    })
+    until(
+        "the outage to go on",
+        BOUND,
+        async || Ok((failed_renewals(replica) >= before + LONG).then_some(())),
+    )
     .await
 }
 
@@ -198,7 +201,8 @@ async fn outage(coast: &Coast<'_>, fault: Mode) -> anyhow::Result<()> {
         ensure!(known(status) == known(&before[name]), "{name}: {status:?} was {:?}", before[name]);
         let monitored = status.conditions.iter().find(|condition| condition.type_ == "Monitored");
         let text = monitored.map(|condition| condition.message.as_str()).unwrap_or_default();
-        let tried = "cannot reach the API server of the downstream cluster: cannot renew session Lease flotilla-";
+        let tried =
+            "cannot reach the API server of the downstream cluster: cannot renew session Lease flotilla-";
         ensure!(text.starts_with(tried), "{name}: {text}");
     }
     for (name, now) in coast.shown()? {

@@ -10,14 +10,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{
-    context::Context,
-    inbox::Name,
-    look::write,
-    monitoring::Outcome,
-    plan::Plan,
-    replica::Replica,
-};
+use super::{context::Context, inbox::Name, look::write, monitoring::Outcome, plan::Plan, replica::Replica};
 use crate::{
     api::BundleDeployment, downstream::session::Silence, monitor::conditions::MONITORED, protocol::Time,
     upstream::fields::Fields,

@@ -176,7 +176,10 @@ impl LiveStore {
     pub fn failure(&self, api_version: &str, kind: &str) -> Arc<str> {
         let watches = self.watches();
         let failure = watches.get(&Kind::new(api_version, kind)).map(|watched| &watched.failure);
-        failure.map_or_else(|| "".into(), |failure| failure.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        failure.map_or_else(
+            || "".into(),
+            |failure| failure.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        )
     }
 
     /// Waits until a kind has been read, or cannot be. A kind that is not watched counts as unavailable.

@@ -63,8 +63,15 @@ fn fleets_controller_reads_the_same_from_both_but_for_the_named_differences() ->
     let listed: BTreeSet<_> = SEEN.iter().copied().collect();
     let shown: Vec<String> = differing
         .iter()
-        .filter(|one| one.reasons.iter().any(|reason| !listed.contains(&(reason, one.recorded.state, one.ours.state))))
-        .map(|one| format!("{}: {:?}\n  recorded {:?}\n  ours     {:?}", one.step, one.reasons, one.recorded, one.ours))
+        .filter(|one| {
+            one.reasons.iter().any(|reason| !listed.contains(&(reason, one.recorded.state, one.ours.state)))
+        })
+        .map(|one| {
+            format!(
+                "{}: {:?}\n  recorded {:?}\n  ours     {:?}",
+                one.step, one.reasons, one.recorded, one.ours
+            )
+        })
         .collect();
     ensure!(found == listed, "found {found:#?}\nnot listed:\n{}", shown.join("\n"));
     // Whatever differs, nothing of ours looks ready that did not to theirs and is not.
@@ -127,14 +134,21 @@ impl<'a> Asked<'a> {
     }
 
     fn act(&mut self, action: &Ordered) -> anyhow::Result<()> {
-        let Some(value) = ["deploy", "update"].iter().find_map(|verb| action.get(verb)) else { return Ok(()) };
+        let Some(value) = ["deploy", "update"].iter().find_map(|verb| action.get(verb)) else {
+            return Ok(());
+        };
         let name = value.get("name").map(Ordered::text).unwrap_or_default();
         if let Some(options) = value.get("options") {
             self.options.insert(name.to_owned(), options.to_string());
         }
-        let (content, _) = wanted(self.case, &json!({"name": name}), &serde_json::from_str(&value.to_string())?)?;
+        let (content, _) =
+            wanted(self.case, &json!({"name": name}), &serde_json::from_str(&value.to_string())?)?;
         let options = self.options.get(name).context("no such BundleDeployment")?;
-        let id = format!("{}:{}", rules::text(&content, "/metadata/name"), sha256(format!("{options}\n").as_bytes()));
+        let id = format!(
+            "{}:{}",
+            rules::text(&content, "/metadata/name"),
+            sha256(format!("{options}\n").as_bytes())
+        );
         self.specs.insert(name.to_owned(), json!({"deploymentID": id, "stagedDeploymentID": id}));
         Ok(())
     }

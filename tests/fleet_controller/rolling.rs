@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout_at};
 
+use crate::harness::Tools;
 use crate::harness::bundles::{Bundle, Publisher};
 use crate::harness::units::{Change, Units};
 use crate::harness::world::{Downstream, World};
-use crate::harness::Tools;
 use crate::rollout::{Limit, Partition, Strategy, is_unavailable, is_up_to_date, promoted};
 use crate::rules::{state, text, wakes};
 
@@ -48,7 +48,7 @@ async fn story(world: &World) -> anyhow::Result<()> {
     let mut controller = Controller::new(&units, &publisher);
 
     controller.stage(|site| version(site, "2")).await?;
-    controller.run("the second version everywhere", |units, wanted| all_up_to_date(units, wanted)).await?;
+    controller.run("the second version everywhere", all_up_to_date).await?;
     ensure!(controller.taken() == (0..SITES).collect::<Vec<_>>(), "partition by partition, one by one");
 
     // An error that is tried again, and one that no try can heal.
@@ -71,7 +71,7 @@ async fn story(world: &World) -> anyhow::Result<()> {
 
         let good = format!("{number}-mended");
         controller.stage(|site| version(site, &good)).await?;
-        controller.run("the mended version everywhere", |units, wanted| all_up_to_date(units, wanted)).await?;
+        controller.run("the mended version everywhere", all_up_to_date).await?;
         ensure!(controller.taken() == (0..SITES).collect::<Vec<_>>());
     }
     Ok(())

@@ -80,7 +80,9 @@ pub fn promoted(units: &[Value], wanted: &[String], strategy: &Strategy) -> Vec<
             }
         }
         let behind = |one: &&usize| {
-            is_unavailable(&units[**one]) || found.contains(*one) || !is_up_to_date(&units[**one], &wanted[**one])
+            is_unavailable(&units[**one])
+                || found.contains(*one)
+                || !is_up_to_date(&units[**one], &wanted[**one])
         };
         if members.iter().filter(behind).count() > most_here {
             partitions_down += 1;

@@ -103,8 +103,7 @@ pub fn wakes(before: Option<&Value>, after: Option<&Value>) -> Woken {
     let deleted = differs("/metadata/deletionTimestamp");
     let spec = differs("/spec");
     let ready = flag(before, "/status/ready") != flag(after, "/status/ready");
-    let applied =
-        text(before, "/status/appliedDeploymentID") != text(after, "/status/appliedDeploymentID");
+    let applied = text(before, "/status/appliedDeploymentID") != text(after, "/status/appliedDeploymentID");
     Woken { bundle: deleted || spec || differs("/status"), cluster: deleted || spec || ready || applied }
 }
 
@@ -133,7 +132,8 @@ mod tests {
     #[test]
     fn the_state_follows_the_order_of_the_questions() {
         let failed = json!([{"type": "Deployed", "status": "False", "reason": "Error", "message": "no"}]);
-        let all = json!({"appliedDeploymentID": "a", "ready": true, "nonModified": true, "conditions": failed});
+        let all =
+            json!({"appliedDeploymentID": "a", "ready": true, "nonModified": true, "conditions": failed});
         let without = |key: &str| {
             let mut status = all.clone();
             status.as_object_mut().unwrap().remove(key);
@@ -168,10 +168,14 @@ mod tests {
             ])
         };
         let said = |applied: &str, deployed: &str, installed: &str| {
-            let status = json!({"appliedDeploymentID": applied, "conditions": conditions(deployed, installed)});
+            let status =
+                json!({"appliedDeploymentID": applied, "conditions": conditions(deployed, installed)});
             message(&asked(status))
         };
-        assert_eq!((said("a", "d", "i"), said("a", "", "i"), said("o", "", "i")), ("d".into(), "i".into(), "m".into()));
+        assert_eq!(
+            (said("a", "d", "i"), said("a", "", "i"), said("o", "", "i")),
+            ("d".into(), "i".into(), "m".into())
+        );
         let found = verdict(&asked(json!({"conditions": conditions("", "i")})));
         assert_eq!((&*found.deployed, &*found.monitored), ("True", "Error: m"));
         assert_eq!(verdict(&asked(json!({}))).deployed, "");

@@ -33,7 +33,8 @@ spec:
 ";
 const NO_SUCH_KIND: &str = "apiVersion: no.such/v1\nkind: Thing\nmetadata: {name: thing}\n";
 const NO_TEXT: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: typed}\ndata: {number: 1}\n";
-const NO_TEMPLATE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ required \"a name\" .Values.name }}}\n";
+const NO_TEMPLATE: &str =
+    "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ required \"a name\" .Values.name }}}\n";
 
 /// What is shown of a bundle.
 struct Shown {
@@ -51,12 +52,24 @@ const SHOWN: &[Shown] = &[
     shown("deployed", "Ready", "", ["True", "True"], ""),
     shown("dependent", "ErrApplied", "no bundles matching labels", ["Error: ", ""], "[Bundle dependent: "),
     shown("unready", "NotReady", "", ["True", "True"], "deployment.apps unready/idle [progressing] "),
-    shown("drifted", "Modified", "", ["True", "True"], "configmap.v1 harbour/drifted-0 modified {\"data\":{\"version\":\"1\"}}"),
+    shown(
+        "drifted",
+        "Modified",
+        "",
+        ["True", "True"],
+        "configmap.v1 harbour/drifted-0 modified {\"data\":{\"version\":\"1\"}}",
+    ),
     shown("missing", "Modified", "", ["True", "True"], "configmap.v1 harbour/missing-0 missing"),
     shown("refused", "ErrApplied", "no matches for kind \"Thing\"", ["Error: ", ""], "[Bundle refused: "),
     shown("broken", "ErrApplied", "a name", ["Error: ", ""], "[Bundle broken: "),
     shown("hopeless", "NotReady", "expected string", ["Error: ", ""], "[Bundle hopeless: "),
-    shown("upgraded", "ErrApplied", "no matches for kind \"Thing\"", ["Error: ", "True"], "[Bundle upgraded: "),
+    shown(
+        "upgraded",
+        "ErrApplied",
+        "no matches for kind \"Thing\"",
+        ["Error: ", "True"],
+        "[Bundle upgraded: ",
+    ),
     shown("contentless", "ErrApplied", "cannot read content", ["Error: ", ""], "[Bundle contentless: "),
     shown("paused", "OutOfSync", "", ["True", "True"], "OutOfSync(1) [Bundle paused]"),
     shown("asleep", "OutOfSync", "", ["True", "True"], "OutOfSync(1) [Bundle asleep]"),
@@ -127,7 +140,17 @@ async fn set_up(units: &Units, publisher: &Publisher, maps: &Api<ConfigMap>) -> 
     ];
     publisher.publish(&others).await?;
     publisher.publish_unit(&plain("contentless")).await?;
-    let standing = ["deployed", "drifted", "missing", "paused", "asleep", "staged", "corrected", "upgraded", "upgrading"];
+    let standing = [
+        "deployed",
+        "drifted",
+        "missing",
+        "paused",
+        "asleep",
+        "staged",
+        "corrected",
+        "upgraded",
+        "upgrading",
+    ];
     units.until_ready(standing, GENEROUS).await?;
 
     let foreign = json!({"data": {"version": "somebody else's"}});
@@ -227,7 +250,8 @@ fn what_was_seen_on_the_way(
         }
         if found.state == "Ready" {
             let ready = unit.condition("Ready").is_some_and(|ready| ready.status == "True");
-            let lists = ["modifiedStatus", "nonReadyStatus"].iter().any(|key| !after["status"][key].is_null());
+            let lists =
+                ["modifiedStatus", "nonReadyStatus"].iter().any(|key| !after["status"][key].is_null());
             ensure!(ready && !lists && found.deployed == "True", "shown as ready: {after}");
         }
         if wakes(before.as_ref(), Some(&after)).cluster {

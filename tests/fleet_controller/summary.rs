@@ -96,7 +96,8 @@ pub fn not_ready(entry: &Value) -> String {
         (false, true) => "error]",
         (false, false) => "",
     };
-    let messages: Vec<_> = summary["message"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let messages: Vec<_> =
+        summary["message"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     format!("{} {mark} {}", object(entry), messages.join(", ")).trim_end().to_owned()
 }
 
@@ -116,7 +117,9 @@ mod tests {
     }
 
     fn failed(message: &str) -> Value {
-        asked(json!({"conditions": [{"type": "Deployed", "status": "False", "reason": "Error", "message": message}]}))
+        asked(
+            json!({"conditions": [{"type": "Deployed", "status": "False", "reason": "Error", "message": message}]}),
+        )
     }
 
     #[test]
@@ -142,14 +145,20 @@ mod tests {
         let mut summary = Summary::default();
         summary.add("web", &failed("no such kind"));
         summary.add("db", &failed("never told"));
-        let entry = |name: usize| json!({"kind": "ConfigMap", "apiVersion": "v1", "namespace": "n", "name": format!("c{name}"),
-            "missing": true});
+        let entry = |name: usize| {
+            json!({"kind": "ConfigMap", "apiVersion": "v1", "namespace": "n", "name": format!("c{name}"),
+            "missing": true})
+        };
         let list: Vec<Value> = (0..6).map(entry).collect();
-        summary.add("shop", &asked(json!({"appliedDeploymentID": "a", "ready": true, "modifiedStatus": list})));
+        summary
+            .add("shop", &asked(json!({"appliedDeploymentID": "a", "ready": true, "modifiedStatus": list})));
         let missing: Vec<_> = (0..4).map(|name| format!("configmap.v1 n/c{name} missing")).collect();
         assert_eq!(
             summary.text("Cluster"),
-            format!("ErrApplied(2) [Cluster web: no such kind]; Modified(1) [Cluster shop]; {}", missing.join("; "))
+            format!(
+                "ErrApplied(2) [Cluster web: no such kind]; Modified(1) [Cluster shop]; {}",
+                missing.join("; ")
+            )
         );
         for _ in 0..12 {
             summary.add("more", &failed("x"));
@@ -160,7 +169,8 @@ mod tests {
     #[test]
     fn objects_are_named_as_fleet_names_them() {
         let with = |extra: Value| {
-            let mut entry = json!({"kind": "Deployment", "apiVersion": "apps/v1", "namespace": "n", "name": "web"});
+            let mut entry =
+                json!({"kind": "Deployment", "apiVersion": "apps/v1", "namespace": "n", "name": "web"});
             entry.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
             entry
         };
@@ -175,7 +185,10 @@ mod tests {
             assert_eq!(modified(&with(extra)), expected);
         }
         for (summary, expected) in [
-            (json!({"transitioning": true, "message": ["a", "b"]}), "deployment.apps n/web [progressing] a, b"),
+            (
+                json!({"transitioning": true, "message": ["a", "b"]}),
+                "deployment.apps n/web [progressing] a, b",
+            ),
             (json!({"transitioning": true, "error": true}), "deployment.apps n/web [progressing,error]"),
             (json!({"error": true, "message": ["a"]}), "deployment.apps n/web error] a"),
         ] {

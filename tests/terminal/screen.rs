@@ -20,7 +20,16 @@ impl Screen {
     /// An empty one.
     pub fn new(columns: usize, rows: usize) -> Screen {
         let cells = vec![vec![' '; columns]; rows];
-        Screen { columns, rows, cells, at: (0, 0), rest: Vec::new(), alternate: false, cursor: true, fault: None }
+        Screen {
+            columns,
+            rows,
+            cells,
+            at: (0, 0),
+            rest: Vec::new(),
+            alternate: false,
+            cursor: true,
+            fault: None,
+        }
     }
 
     /// What is shown, without blanks at the ends of lines.
