@@ -109,7 +109,7 @@ impl Coast<'_> {
     /// What Fleet's controller makes of each unit.
     fn shown(&self) -> anyhow::Result<BTreeMap<String, rules::Verdict>> {
         let live = self.units.live();
-        let verdict = |unit: &BundleDeployment| Ok(rules::verdict(&serde_json::to_value(unit)?));
+        let verdict = |unit: &BundleDeployment| serde_json::to_value(unit).map(|unit| rules::verdict(&unit));
         live.iter().map(|(name, unit)| Ok((name.clone(), verdict(unit)?))).collect()
     }
 

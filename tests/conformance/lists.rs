@@ -92,12 +92,7 @@ impl Lists {
 
     /// Takes the known differences out, and adds a complaint for each that is not there.
     pub fn sift(&self, case: &str, step: &str, found: &[Difference]) -> Vec<Complaint> {
-        let mine = self.differences.iter().filter(|known| known.case == case);
-        let mine = mine.filter(|known| known.steps.iter().any(|name| name == step));
-        let mut known: BTreeMap<&str, &Value> = BTreeMap::new();
-        for (at, ours) in mine.flat_map(|known| &known.at) {
-            known.insert(at, ours);
-        }
+        let mut known: BTreeMap<&str, &Value> = self.of(case, step).map(|(at, ours, _)| (at, ours)).collect();
         let mut complaints = Vec::new();
         for difference in found {
             let seen = short(&difference.seen);
