@@ -196,7 +196,8 @@ impl Replica {
         let plan = entry.monitored.plan.clone();
         let rest = entry.monitored.put_right_at.saturating_sub(now);
         let corrections = entry.monitored.corrections;
-        let contradicted = entry.monitored.unseen && !self.is_vouched_for(now);
+        let contradicted = entry.monitored.unseen && !self.is_vouched_for(now)
+            || self.outage.is_just_over(tokio::time::Instant::now());
         let outage = self.outage.cause();
         let waits_for = if gate == Gate::Blocked { self.dependencies(&object).err() } else { None };
         let (ctx, outbox, name) = (self.ctx.clone(), self.outbox.clone(), name.clone());

@@ -35,6 +35,8 @@ pub struct Outage {
     silence: Option<Silence>,
     /// The outage has lasted long enough to be told.
     out: bool,
+    /// When the last silence ended.
+    ended: Option<Instant>,
 }
 
 impl Outage {
@@ -49,9 +51,18 @@ impl Outage {
         Some(format!("cannot reach the API server of the downstream cluster: {}", silence.cause))
     }
 
+    /// The server answers again, but watches that wait for their next try need not know it yet: what they do not see, peers
+    /// may see.
+    pub fn is_just_over(&self, now: Instant) -> bool {
+        self.silence.is_none() && self.ended.is_some_and(|ended| now < ended + OUTAGE)
+    }
+
     /// Takes in what the session says; `true` when units are to be looked at.
     fn note(&mut self, silence: Option<Silence>, now: Instant) -> bool {
         let out = silence.as_ref().is_some_and(|silence| now >= silence.since + OUTAGE);
+        if self.silence.is_some() && silence.is_none() {
+            self.ended = Some(now);
+        }
         self.silence = silence;
         std::mem::replace(&mut self.out, out) != out
     }
@@ -116,6 +127,8 @@ mod tests {
         assert!(outage.note(silence("no answer"), start + OUTAGE));
         assert!(outage.due().is_none() && outage.cause().is_some_and(|cause| cause.ends_with(": no answer")));
         assert!(!outage.note(silence("no answer"), start + OUTAGE * 2));
+        assert!(!outage.is_just_over(start + OUTAGE * 2));
         assert!(outage.note(None, start + OUTAGE * 3) && outage.cause().is_none());
+        assert!(outage.is_just_over(start + OUTAGE * 3) && !outage.is_just_over(start + OUTAGE * 4));
     }
 }
