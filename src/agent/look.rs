@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use chrono::{DateTime, Utc};
 use tracing::debug;
 
 use super::{
@@ -13,18 +14,23 @@ use super::{
     drift, history,
     inbox::Name,
     monitoring::{AGAIN, Outcome, PACE, Seen},
+    outage::{self, Unseen},
     plan::{self, Plan, PlanError},
 };
 use crate::{
     api::{self, BundleDeployment},
     monitor::Evaluation,
     monitor::conditions::{DEPLOYED, INSTALLED, MONITORED, READY},
+    protocol::ClaimSlot,
     telemetry::metrics::UpstreamWrite,
     upstream::{
         self, Answer,
         fields::{self, Fields},
     },
 };
+
+/// A reason why nothing can be looked at stands this long before another one replaces it.
+const RETELL: Duration = Duration::from_secs(60);
 
 /// What a look is given beside the object.
 pub(super) struct Given {
@@ -36,6 +42,10 @@ pub(super) struct Given {
     pub touched: bool,
     /// Corrections that did not last.
     pub corrections: Corrections,
+    /// Why nothing at all can be seen.
+    pub outage: Option<String>,
+    /// That it cannot be seen was told, and counts for nothing.
+    pub contradicted: bool,
 }
 
 /// Compares what lives with what the status says, and writes the difference.
@@ -46,8 +56,11 @@ pub(super) async fn look(
     plan: Option<Arc<Plan>>,
     given: Given,
 ) -> Outcome {
-    let Given { waits_for, rest, touched, corrections } = given;
+    let Given { waits_for, rest, touched, corrections, outage: cannot, contradicted } = given;
     let Ok(_permit) = ctx.monitors.acquire().await else { return Outcome::Again(None) };
+    if let Some(cause) = cannot {
+        return outage::tell(ctx, name, object, plan, Unseen { cause, contradicted }).await;
+    }
     let status = object.status.clone().unwrap_or_default();
     let plan = match plan.filter(|plan| plan.release.to_string() == status.release) {
         Some(plan) => {
@@ -58,13 +71,18 @@ pub(super) async fn look(
         }
         None => match plan::load(ctx, name, &status.release).await {
             Ok(plan) => Arc::new(plan),
-            Err(PlanError::Gone { .. }) => return Outcome::RecordGone,
+            // A name that is none names no record either: what was written there by somebody else would stay for ever.
+            Err(PlanError::Gone { .. } | PlanError::Name(_)) => return Outcome::RecordGone,
             Err(error) => return failed(ctx, name, object, upstream::chain(&error)).await,
         },
     };
     let changed = match compared(ctx, name, object, &plan).await {
         Ok(changed) => changed,
         Err(PlanError::Gone { .. }) => return Outcome::RecordGone,
+        Err(error @ PlanError::Lost { .. }) => {
+            let unseen = Unseen { cause: upstream::chain(&error), contradicted };
+            return outage::tell(ctx, name, object, Some(plan), unseen).await;
+        }
         Err(error) => return failed(ctx, name, object, upstream::chain(&error)).await,
     };
     match plan::evaluate(ctx, name, object, &plan).await {
@@ -175,11 +193,21 @@ fn told(object: &BundleDeployment, evaluation: Evaluation, drift: Option<&Seen>)
 
 /// The cluster could not be looked at: `Monitored` says so, and what was known last stays.
 async fn failed(ctx: &Arc<Context>, name: &Name, object: &Arc<BundleDeployment>, cause: String) -> Outcome {
+    if was_told_lately(object, ctx.clock.wall()) {
+        return Outcome::Again(Some(cause));
+    }
     let fields = Fields { conditions: vec![(MONITORED, Err(cause.clone()))], ..Fields::default() };
     match write(ctx, name, object, &fields).await {
         Some(Ok(object)) => Outcome::Written { plan: None, object, changes_in: Some(AGAIN), drift: None },
         None | Some(Err(_)) => Outcome::Again(Some(cause)),
     }
+}
+
+/// Whether `Monitored` has said for less than [`RETELL`] why not. Of a server in trouble each try tells something else.
+fn was_told_lately(object: &BundleDeployment, now: DateTime<Utc>) -> bool {
+    let told = object.condition(MONITORED).filter(|condition| condition.status == "False");
+    let at = told.and_then(|condition| DateTime::parse_from_rfc3339(&condition.last_update_time).ok());
+    at.is_some_and(|at| (now - at.to_utc()).abs().to_std().is_ok_and(|passed| passed < RETELL))
 }
 
 /// Dependencies that are not ready are told without a claim: nothing is done that could be done twice.
@@ -209,6 +237,10 @@ pub(super) async fn write(
 ) -> Option<Result<Box<BundleDeployment>, Option<String>>> {
     let before = object.status.clone().unwrap_or_default();
     let mut after = fields.merged_into(&before, &ctx.clock.stamp());
+    if upstream::snapshot(object, false).slot == ClaimSlot::Empty {
+        // What somebody wrote in its place, and is none.
+        fields::set_claim(&mut after.conditions, None, "");
+    }
     let version = object.metadata.resource_version.clone().unwrap_or_default();
     for cut in [false, true] {
         if cut {
@@ -230,4 +262,25 @@ pub(super) async fn write(
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_reason_stands_for_a_while() {
+        let now: DateTime<Utc> = "2026-01-01T12:00:00Z".parse().unwrap();
+        let lately = |status: &str, at: &str| {
+            let condition = json!({"type": MONITORED, "status": status, "lastUpdateTime": at});
+            let object = json!({"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "BundleDeployment",
+                "metadata": {"name": "web"}, "spec": {}, "status": {"conditions": [condition]}});
+            was_told_lately(&serde_json::from_value(object).unwrap(), now)
+        };
+        assert!(lately("False", "2026-01-01T11:59:01Z") && lately("False", "2026-01-01T12:00:30Z"));
+        assert!(!lately("False", "2026-01-01T11:59:00Z") && !lately("False", "2026-01-01T14:00:00Z"));
+        assert!(!lately("True", "2026-01-01T11:59:59Z") && !lately("False", "no time"));
+    }
 }

@@ -22,6 +22,7 @@ mod look;
 mod mass;
 mod monitoring;
 mod notes;
+mod outage;
 mod patience;
 mod plan;
 mod proof;

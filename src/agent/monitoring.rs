@@ -12,7 +12,7 @@ use super::{
     correction::Corrections,
     inbox::{Message, Name},
     look::{Given, look, tell_blocked},
-    notes,
+    notes, outage,
     plan::Plan,
     refusal,
     replica::Replica,
@@ -52,6 +52,8 @@ pub struct Monitored {
     corrections: Corrections,
     /// Somebody contends, and people were told.
     contended: bool,
+    /// That it cannot be seen was told, and it was not seen since.
+    unseen: bool,
 }
 
 impl Monitored {
@@ -107,6 +109,13 @@ pub enum Outcome {
         what: &'static str,
         /// How long it is left then.
         pace: Duration,
+    },
+    /// What lives could not be looked at, and will not be for a while.
+    Unseen {
+        /// The plan, for the next time.
+        plan: Option<Arc<Plan>>,
+        /// The object as it is now, if that was written.
+        told: Option<Box<BundleDeployment>>,
     },
     /// The management cluster forgot what was deployed last: a new deployment will be refused, and that is told.
     HistoryLost,
@@ -187,6 +196,9 @@ impl Replica {
         let plan = entry.monitored.plan.clone();
         let rest = entry.monitored.put_right_at.saturating_sub(now);
         let corrections = entry.monitored.corrections;
+        let contradicted = entry.monitored.unseen && !self.is_vouched_for(now)
+            || self.outage.is_just_over(tokio::time::Instant::now());
+        let outage = self.outage.cause();
         let waits_for = if gate == Gate::Blocked { self.dependencies(&object).err() } else { None };
         let (ctx, outbox, name) = (self.ctx.clone(), self.outbox.clone(), name.clone());
         tokio::spawn(async move {
@@ -195,7 +207,7 @@ impl Replica {
                 Some(text) if blocked => tell_blocked(&ctx, &name, &object, text).await,
                 None if blocked => Outcome::Again(None),
                 waits_for => {
-                    let given = Given { waits_for, rest, touched, corrections };
+                    let given = Given { waits_for, rest, touched, corrections, outage, contradicted };
                     look(&ctx, &name, &object, plan, given).await
                 }
             };
@@ -211,6 +223,7 @@ impl Replica {
         match outcome {
             Outcome::Same { plan, changes_in, drift } => {
                 entry.monitored.plan = Some(plan);
+                entry.monitored.unseen = false;
                 self.look_again_in(name, changes_in);
                 self.on_drift(name, drift);
                 self.monitor_if_due(name);
@@ -218,15 +231,22 @@ impl Replica {
             Outcome::Written { plan, object, changes_in, drift } => {
                 if plan.is_some() {
                     entry.monitored.plan = plan;
+                    entry.monitored.unseen = false;
                 }
-                entry.monitored.not_before = now + PACE;
-                // What was just written needs no look of its own.
-                let gate = entry.unit.latest.as_ref().map_or(Gate::Open, |latest| latest.gate.clone());
-                let written = upstream::snapshot(&object, false);
-                entry.monitored.seen = Some((written.rest, written.release, gate));
                 self.look_again_in(name, changes_in);
-                self.feed_object(name, *object, Input::Seen);
+                self.on_written(name, *object);
                 self.on_drift(name, drift);
+            }
+            Outcome::Unseen { plan, told } => {
+                if plan.is_some() {
+                    entry.monitored.plan = plan;
+                }
+                entry.monitored.unseen |= told.is_some();
+                self.look_again_in(name, Some(outage::BLIND));
+                match told {
+                    Some(object) => self.on_written(name, *object),
+                    None => self.monitor_if_due(name),
+                }
             }
             Outcome::RecordGone => {
                 warn!(unit = %name, "its release record is gone: deploying again");
@@ -251,6 +271,18 @@ impl Replica {
                 self.monitor_if_due(name);
             }
         }
+    }
+
+    /// A look wrote the status.
+    fn on_written(&mut self, name: &Name, object: BundleDeployment) {
+        let now = self.ctx.clock.now();
+        let Some(entry) = self.units.get_mut(name) else { return };
+        entry.monitored.not_before = now + PACE;
+        // What was just written needs no look of its own.
+        let gate = entry.unit.latest.as_ref().map_or(Gate::Open, |latest| latest.gate.clone());
+        let written = upstream::snapshot(&object, false);
+        entry.monitored.seen = Some((written.rest, written.release, gate));
+        self.feed_object(name, object, Input::Seen);
     }
 
     /// A look at all releases found none of this unit: what was so before it and is so now was so all the time.

@@ -45,6 +45,11 @@ pub struct Plan {
     pub memory: Memory,
 }
 
+/// What came of the last of many tries, in one line.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct LastFailure(Arc<str>);
+
 /// Why there is no plan, or no judgement.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
@@ -79,6 +84,17 @@ pub enum PlanError {
         /// Why.
         #[source]
         source: Option<KindError>,
+    },
+    /// The watch of a kind failed for so long that nothing is known of its objects.
+    #[error("cannot watch {api_version} {kind} in the downstream cluster")]
+    Lost {
+        /// Of the objects.
+        api_version: String,
+        /// Of the objects.
+        kind: String,
+        /// What came of the last try.
+        #[source]
+        source: LastFailure,
     },
     /// An object could not be looked at.
     #[error("cannot look at {object}")]
@@ -243,6 +259,13 @@ async fn watch_kinds(ctx: &Context, keys: &[Key]) -> Result<(), PlanError> {
     }
     for (api_version, kind) in kinds {
         let synced = tokio::time::timeout(SYNC, ctx.live.synced(api_version, kind)).await;
+        if synced == Ok(KindState::Lost) {
+            return Err(PlanError::Lost {
+                api_version: api_version.to_string(),
+                kind: kind.to_string(),
+                source: LastFailure(ctx.live.failure(api_version, kind)),
+            });
+        }
         if !matches!(synced, Ok(KindState::Synced | KindState::Behind)) {
             return Err(PlanError::Kind {
                 api_version: api_version.to_string(),

@@ -29,6 +29,7 @@ use super::{
     inbox::{Message, Name, Outbox, Source},
     mass,
     monitoring::Monitored,
+    outage::Outage,
     shutdown::Phase,
     surroundings,
 };
@@ -88,7 +89,7 @@ pub struct Replica {
     knows_peers: bool,
     /// Who lived at the last look.
     live: Vec<SessionId>,
-    healthy: HealthyClock,
+    pub(super) healthy: HealthyClock,
     timers: BinaryHeap<Reverse<(Time, Name)>>,
     want_slot: Queue,
     held_slots: usize,
@@ -107,6 +108,8 @@ pub struct Replica {
     check_ins: checkin::Timetable,
     /// Fleet's agent has the turn, or may have it: nothing is begun.
     standby: bool,
+    /// Whether the cluster can be looked at.
+    pub(super) outage: Outage,
 }
 
 impl Replica {
@@ -136,6 +139,7 @@ impl Replica {
             collector: Collector::default(),
             check_ins: checkin::Timetable::default(),
             standby: true,
+            outage: Outage::default(),
             ctx,
         }
     }
@@ -158,10 +162,12 @@ impl Replica {
         let mut pods = Box::pin(pods);
         let mut renewals = ctx.session.renewals();
         let mut changes = ctx.live.subscribe();
+        let mut silence = ctx.session.silence();
         loop {
             let timer = self.timers.peek().map(|Reverse((time, _))| ctx.clock.moment(*time));
             let quiet = self.next_quiet().map(|time| ctx.clock.moment(time));
             let check_in = self.check_ins.next.map(|time| ctx.clock.moment(time));
+            let outage = self.outage.due();
             let collection = self.collector.next.map(|time| ctx.clock.moment(time));
             tokio::select! {
                 biased;
@@ -182,6 +188,14 @@ impl Replica {
                 Some(event) = sessions.next() => self.on_session(event),
                 Some(event) = pods.next() => self.on_pod(event),
                 hashes = changes.next() => self.on_live_changes(hashes),
+                Ok(()) = silence.changed() => {
+                    let now = silence.borrow_and_update().clone();
+                    self.on_silence(now);
+                }
+                () = sleep_until(outage) => {
+                    let now = silence.borrow_and_update().clone();
+                    self.on_silence(now);
+                }
                 // Whoever does not know its peers would claim what is theirs.
                 event = bundle_deployments.next(), if self.knows_peers => self.on_event(event),
                 () = sleep_until(timer) => self.on_timer(),

@@ -49,6 +49,8 @@ pub enum KindState {
     Synced,
     /// Was complete, but the connection is lost; what is known may be old.
     Behind,
+    /// The same for so long that what is known says nothing about now.
+    Lost,
     /// Not served, or not to us: the kind is unknown to the server, or forbidden.
     Unavailable,
 }
@@ -64,9 +66,13 @@ pub struct LiveStore {
 
 struct Watched {
     state: Arc<channel::Sender<KindState>>,
+    failure: Failure,
     relist: Arc<Notify>,
     _end: DropGuard,
 }
+
+/// Why the watch of a kind failed last, in one line.
+type Failure = Arc<Mutex<Arc<str>>>;
 
 /// What watches and readers share.
 struct Shared {
@@ -125,12 +131,14 @@ impl LiveStore {
         let end = CancellationToken::new();
         let state = Arc::new(channel::Sender::new(KindState::Listing));
         let relist = Arc::new(Notify::new());
-        let follower = self.follow(&kind, resource, Arc::clone(&state), Arc::clone(&relist));
+        let failure = Failure::new(Mutex::new("".into()));
+        let follower =
+            self.follow(&kind, resource, Arc::clone(&state), Arc::clone(&failure), Arc::clone(&relist));
         let ended = end.clone().cancelled_owned();
         tokio::spawn(async move {
             tokio::select! { () = ended => {} () = follower => {} }
         });
-        watches.insert(kind, Watched { state, relist, _end: end.drop_guard() });
+        watches.insert(kind, Watched { state, failure, relist, _end: end.drop_guard() });
     }
 
     fn follow(
@@ -138,16 +146,17 @@ impl LiveStore {
         kind: &Kind,
         resource: &ApiResource,
         state: Arc<channel::Sender<KindState>>,
+        failure: Failure,
         relist: Arc<Notify>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let (client, kind, shared) = (self.client.clone(), kind.clone(), Arc::clone(&self.shared));
         let timing = self.timing;
         if is_ready_by_existing(&resource.api_version, &resource.kind) {
             let api = Api::<PartialObjectMeta<DynamicObject>>::all_with(client, resource);
-            Box::pin(Follower { api, kind, shared, state, relist, timing }.run())
+            Box::pin(Follower { api, kind, shared, state, failure, relist, timing }.run())
         } else {
             let api = Api::<DynamicObject>::all_with(client, resource);
-            Box::pin(Follower { api, kind, shared, state, relist, timing }.run())
+            Box::pin(Follower { api, kind, shared, state, failure, relist, timing }.run())
         }
     }
 
@@ -161,6 +170,16 @@ impl LiveStore {
     /// How far a kind is, or `None` if it is not watched.
     pub fn state(&self, api_version: &str, kind: &str) -> Option<KindState> {
         self.watches().get(&Kind::new(api_version, kind)).map(|watched| *watched.state.borrow())
+    }
+
+    /// Why the watch of a kind failed last; empty if it never did.
+    pub fn failure(&self, api_version: &str, kind: &str) -> Arc<str> {
+        let watches = self.watches();
+        let failure = watches.get(&Kind::new(api_version, kind)).map(|watched| &watched.failure);
+        failure.map_or_else(
+            || "".into(),
+            |failure| failure.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        )
     }
 
     /// Waits until a kind has been read, or cannot be. A kind that is not watched counts as unavailable.

@@ -17,7 +17,7 @@ use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use kube::{Api, ResourceExt, api::ListParams};
 use sha2::{Digest, Sha256};
 
-pub use lease::{Renewal, SessionConfig, SessionHealth, SessionLease};
+pub use lease::{Renewal, SessionConfig, SessionHealth, SessionLease, Silence};
 pub use pods::{PodEvent, watch_pods};
 pub use sweep::{OWNERLESS_AFTER, Sweeper};
 pub use view::{SessionView, ViewEvent, list_views, watch_views};

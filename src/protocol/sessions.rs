@@ -42,6 +42,11 @@ impl HealthyClock {
         self.last_renewal = now;
     }
 
+    /// Whether the last renewal still vouches for this replica.
+    pub fn vouches(&self, now: Time) -> bool {
+        now.saturating_sub(self.last_renewal) <= self.allowance
+    }
+
     /// Healthy time at `now`.
     pub fn at(&self, now: Time) -> Time {
         self.base + now.saturating_sub(self.last_renewal).min(self.allowance)
@@ -381,6 +386,7 @@ mod tests {
         clock.renewed(at(5));
         assert_eq!(clock.at(at(8)), at(8));
         assert_eq!(clock.at(at(600)), at(11));
+        assert!(clock.vouches(at(11)) && !clock.vouches(at(12)));
         clock.renewed(at(600));
         assert_eq!(clock.at(at(601)), at(9), "the others have time to renew in their turn");
     }

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::{
     api::{BundleDeployment, BundleDeploymentStatus, keys, names},
+    monitor::conditions::INSTALLED,
     protocol::{ClaimSlot, Gate, Snapshot},
 };
 
@@ -21,17 +22,25 @@ pub fn snapshot(bd: &BundleDeployment, blocked: bool) -> Snapshot {
         && status.sync_generation.is_some_and(|done| done < options.force_sync_generation);
     let uncopied = !options.downstream_resources.is_empty()
         && status.downstream_resources_generation != bd.spec.downstream_resources_generation;
+    let undone = is_undone(bd, status);
     Snapshot {
         uid: bd.metadata.uid.as_deref().unwrap_or_default().into(),
         version: bd.metadata.resource_version.as_deref().unwrap_or_default().into(),
         deployment: bd.spec.deployment_id.clone(),
         gate: gate(bd, blocked),
-        outdated: status.applied_deployment_id != bd.spec.deployment_id || forced || uncopied,
+        outdated: status.applied_deployment_id != bd.spec.deployment_id || forced || uncopied || undone,
         corrects: bd.spec.correct_drift.as_ref().is_some_and(|correct| correct.enabled),
         release: status.release.clone(),
         slot,
         rest: digest(bd, status),
     }
+}
+
+/// Applied, by what the status says, and yet there is no release and no failure that would explain it: somebody else wrote
+/// it. What only rejections leave behind would otherwise stay for ever.
+fn is_undone(bd: &BundleDeployment, status: &BundleDeploymentStatus) -> bool {
+    let rejected = bd.condition(INSTALLED).is_some_and(|condition| condition.status == "False");
+    status.release.is_empty() && !bd.spec.deployment_id.is_empty() && !rejected
 }
 
 fn gate(bd: &BundleDeployment, blocked: bool) -> Gate {
@@ -102,6 +111,19 @@ mod tests {
             }
             (into, change) => *into = change,
         }
+    }
+
+    #[test]
+    fn what_is_applied_without_a_release_and_without_a_failure_is_not() {
+        let outdated = |spec: &str, release: &str, installed: &str| {
+            let conditions = json!([{"type": "Installed", "status": installed}]);
+            let status = json!({"appliedDeploymentID": spec, "release": release, "conditions": conditions});
+            snapshot(&bd(json!({"spec": {"deploymentID": spec}, "status": status})), false).outdated
+        };
+        assert!(outdated("s-1:a", "", "True"));
+        assert!(!outdated("s-1:a", "ns/app:1", "True"));
+        assert!(!outdated("s-1:a", "", "False"), "nothing was installed, and it is told why");
+        assert!(!outdated("", "", "True"), "nothing is asked for");
     }
 
     #[test]

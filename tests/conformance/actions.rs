@@ -116,30 +116,10 @@ impl<'a> Actor<'a> {
 
     /// The BundleDeployment's spec; makes its Content.
     async fn spec(&self, unit: &Value, action: &Value) -> anyhow::Result<Value> {
-        let mut content = serde_json::to_value(
-            self.case.manifest(action["input"].as_str().unwrap_or("input"))?.to_content(),
-        )?;
-        let name = unit["name"].as_str().unwrap_or_default();
-        let other_id = format!("s-{}", &sha256(name.as_bytes())[..61]);
-        match action["corrupt"].as_str() {
-            None => {}
-            Some("sha256sum") => {
-                content["sha256sum"] = "0".repeat(64).into();
-                content["metadata"]["name"] = other_id.into();
-            }
-            Some("missing") => content = json!({"metadata": {"name": other_id}}),
-            Some(other) => bail!("unknown corruption {other}"),
-        }
+        let (content, spec) = wanted(self.case, unit, action)?;
         if content.get("content").is_some() {
             self.server.create(&format!("{FLEET}/contents"), &content, true).await?;
         }
-        let content_id = content["metadata"]["name"].as_str().context("a Content has a name")?;
-        let options = unit.get("options").cloned().unwrap_or_else(|| json!({}));
-        let id = format!("{content_id}:{}", sha256(format!("{options}\n").as_bytes()));
-        let mut spec = json!({
-            "deploymentID": id, "stagedDeploymentID": id, "options": options, "stagedOptions": options,
-        });
-        lay_over(&mut spec, &unit["spec"]);
         Ok(spec)
     }
 
@@ -223,6 +203,32 @@ impl<'a> Actor<'a> {
         let namespace = namespace.as_str().unwrap_or_default();
         self.server.create(&format!("/api/v1/namespaces/{namespace}/secrets"), &secret, false).await
     }
+}
+
+/// The Content and the spec of a BundleDeployment of a case, as an action asks for them. A Content that is to be missing
+/// has a name only.
+pub fn wanted(case: &Case, unit: &Value, action: &Value) -> anyhow::Result<(Value, Value)> {
+    let mut content =
+        serde_json::to_value(case.manifest(action["input"].as_str().unwrap_or("input"))?.to_content())?;
+    let name = unit["name"].as_str().unwrap_or_default();
+    let other_id = format!("s-{}", &sha256(name.as_bytes())[..61]);
+    match action["corrupt"].as_str() {
+        None => {}
+        Some("sha256sum") => {
+            content["sha256sum"] = "0".repeat(64).into();
+            content["metadata"]["name"] = other_id.into();
+        }
+        Some("missing") => content = json!({"metadata": {"name": other_id}}),
+        Some(other) => bail!("unknown corruption {other}"),
+    }
+    let content_id = content["metadata"]["name"].as_str().context("a Content has a name")?;
+    let options = unit.get("options").cloned().unwrap_or_else(|| json!({}));
+    let id = format!("{content_id}:{}", sha256(format!("{options}\n").as_bytes()));
+    let mut spec = json!({
+        "deploymentID": id, "stagedDeploymentID": id, "options": options, "stagedOptions": options,
+    });
+    lay_over(&mut spec, &unit["spec"]);
+    Ok((content, spec))
 }
 
 fn release_path(value: &Value, revision: &Value) -> String {

@@ -83,14 +83,16 @@ impl Lists {
             .collect()
     }
 
+    /// The known differences of one step: where, what we have there, and the short name of the reason.
+    pub fn of(&self, case: &str, step: &str) -> impl Iterator<Item = (&str, &Value, &str)> {
+        let mine = self.differences.iter().filter(move |known| known.case == case);
+        let mine = mine.filter(move |known| known.steps.iter().any(|name| name == step));
+        mine.flat_map(|known| known.at.iter().map(|(at, ours)| (at.as_str(), ours, known.reason.as_str())))
+    }
+
     /// Takes the known differences out, and adds a complaint for each that is not there.
     pub fn sift(&self, case: &str, step: &str, found: &[Difference]) -> Vec<Complaint> {
-        let mine = self.differences.iter().filter(|known| known.case == case);
-        let mine = mine.filter(|known| known.steps.iter().any(|name| name == step));
-        let mut known: BTreeMap<&str, &Value> = BTreeMap::new();
-        for (at, ours) in mine.flat_map(|known| &known.at) {
-            known.insert(at, ours);
-        }
+        let mut known: BTreeMap<&str, &Value> = self.of(case, step).map(|(at, ours, _)| (at, ours)).collect();
         let mut complaints = Vec::new();
         for difference in found {
             let seen = short(&difference.seen);

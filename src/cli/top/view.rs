@@ -21,6 +21,10 @@ const TAKEOVERS: usize = 3;
 const REPLICA: usize = 16;
 /// Width of a lane before its claims.
 const HEAD: usize = REPLICA + 27;
+/// Width of the first line without the namespace and the states: the command's name, the time, and what parts them.
+const NAMED_HEAD: usize = 26;
+/// Less of the namespace than this tells nothing.
+const TITLE: usize = 8;
 /// Width of bundles' names.
 const NAME: usize = 24;
 
@@ -69,7 +73,7 @@ pub fn draw(
         part(usize::from(!choice.whole)),
     ])
     .areas(area);
-    Paragraph::new(header(model, choice.whole, title, &lanes, now)).render(head, buffer);
+    Paragraph::new(header(model, choice.whole, title, &lanes, now, head.width)).render(head, buffer);
     Paragraph::new(lanes_text(model, choice.whole, &lanes, top)).render(top, buffer);
     let lines = model.queue(choice.sort, now);
     Paragraph::new(queue_text(&lines, choice, model, queue)).render(queue, buffer);
@@ -87,21 +91,34 @@ pub fn draw(
     }
 }
 
-fn header<'a>(model: &Model, whole: bool, title: &str, lanes: &[Lane], now: DateTime<Utc>) -> Vec<Text<'a>> {
-    let mut first = vec![
-        Span::styled("flotilla top", Style::new().add_modifier(Modifier::BOLD)),
-        Span::raw(format!("  {title}  {}  ", now.format("%H:%M:%S"))),
-    ];
+fn header<'a>(
+    model: &Model,
+    whole: bool,
+    title: &str,
+    lanes: &[Lane],
+    now: DateTime<Utc>,
+    width: u16,
+) -> Vec<Text<'a>> {
+    let mut told = Vec::new();
     if let Some(error) = &model.failed {
-        first.push(Span::styled(format!("bundles not seen: {error}"), Style::new().fg(Color::Red)));
+        told.push(Span::styled(format!("bundles not seen: {error}"), Style::new().fg(Color::Red)));
     } else if !model.listed {
-        first.push(Span::raw("reading …"));
+        told.push(Span::raw("reading …"));
     } else {
-        first.push(Span::raw(format!("{} bundles", model.len())));
+        told.push(Span::raw(format!("{} bundles", model.len())));
         for (state, count) in model.states() {
-            first.push(Span::styled(format!("  {count} {state}"), Style::new().fg(colour(state))));
+            told.push(Span::styled(format!("  {count} {state}"), Style::new().fg(colour(state))));
         }
     }
+    // The states matter more than the name of the namespace, whose end tells it apart.
+    let rest: usize = told.iter().map(Span::width).sum();
+    let room = usize::from(width).saturating_sub(NAMED_HEAD + rest);
+    let title = if room < TITLE { String::new() } else { format!("{}  ", end(title, room)) };
+    let mut first = vec![
+        Span::styled("flotilla top", Style::new().add_modifier(Modifier::BOLD)),
+        Span::raw(format!("  {title}{}  ", now.format("%H:%M:%S"))),
+    ];
+    first.append(&mut told);
     let live = lanes.iter().filter(|lane| lane.live).count();
     let replicas = match &model.below {
         Below::NotAsked => "replicas: only holders of claims are seen".to_owned(),

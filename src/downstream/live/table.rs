@@ -94,6 +94,13 @@ impl Table {
         self.units.get(hash).into_iter().flatten().map(|key| Kind::of(key)).collect()
     }
 
+    /// The units that objects of a kind belong to.
+    pub fn units_with(&self, kind: &Kind) -> Changed {
+        let objects = self.kinds.get(kind).into_iter().flat_map(|objects| objects.by_key.values());
+        let units: HashSet<&Arc<str>> = objects.filter_map(|object| object.hash.as_ref()).collect();
+        units.into_iter().cloned().collect()
+    }
+
     /// Takes what the answer to an own write shows, unless more is known already. Kinds not open are not kept:
     /// nothing would ever remove their objects.
     ///

@@ -4,7 +4,11 @@
 //! Own loop instead of kube's `watcher`: that one keeps a version that the server has called gone at the start of a
 //! watch, and asks again without pause when a server ends watches at once.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    fmt::Debug,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -21,13 +25,14 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
-    KindState, Shared,
+    Failure, KindState, Shared,
     table::{Changed, Kind},
 };
 use crate::{
     api::keys,
     monitor::{Judge, Key, Observed, observe_dynamic, observe_metadata},
     protocol::Epoch,
+    telemetry::chain,
 };
 
 /// Objects a page of a list; client-go's figure.
@@ -48,6 +53,8 @@ pub(super) struct Timing {
     pub watch: u32,
     /// What a list page or the start of a watch may take, and how much longer than it promised a watch may.
     pub answer: Duration,
+    /// How long the connection may be lost before nothing is known any more. Longer than a restart of the server.
+    pub lost: Duration,
 }
 
 impl Default for Timing {
@@ -57,6 +64,7 @@ impl Default for Timing {
             longest: Duration::from_secs(30),
             watch: 60,
             answer: Duration::from_secs(15),
+            lost: Duration::from_secs(60),
         }
     }
 }
@@ -86,6 +94,7 @@ pub(super) struct Follower<K> {
     pub kind: Kind,
     pub shared: Arc<Shared>,
     pub state: Arc<watch::Sender<KindState>>,
+    pub failure: Failure,
     /// Rung when the kind must be listed again.
     pub relist: Arc<Notify>,
     pub timing: Timing,
@@ -130,6 +139,15 @@ impl WatchError {
     }
 }
 
+/// What went wrong in a row.
+#[derive(Default)]
+struct Failures {
+    /// How often, for the pause.
+    count: u32,
+    /// Since when no list and no watch began.
+    since: Option<Instant>,
+}
+
 /// How a watch ended without an error, and whether anything was heard in it.
 struct Ended {
     heard: bool,
@@ -139,10 +157,11 @@ struct Ended {
 impl<K: Reduce> Follower<K> {
     /// Follows the kind for ever.
     pub async fn run(self) {
-        let mut failures = 0;
+        let mut failures = Failures::default();
         loop {
             match self.list().await {
                 Ok(version) => {
+                    failures.since = None;
                     self.enter(KindState::Synced);
                     self.watch_from(version, &mut failures).await;
                 }
@@ -184,18 +203,18 @@ impl<K: Reduce> Follower<K> {
     }
 
     /// Watches until the kind has to be listed again.
-    async fn watch_from(&self, mut version: Epoch, failures: &mut u32) {
+    async fn watch_from(&self, mut version: Epoch, failures: &mut Failures) {
         let mut silent = 0;
         loop {
             let outcome = tokio::select! {
-                outcome = self.watch(&mut version) => outcome,
+                outcome = self.watch(&mut version, failures) => outcome,
                 () = self.relist.notified() => return,
             };
             match outcome {
                 Ok(Ended { heard, lasted }) => {
                     silent = if heard { 0 } else { silent + 1 };
                     if heard || lasted >= Duration::from_secs(self.timing.watch.into()) / 2 {
-                        *failures = 0;
+                        failures.count = 0;
                     } else {
                         // Ended at once: without a pause we would ask as fast as the server answers.
                         self.pause(failures).await;
@@ -217,7 +236,7 @@ impl<K: Reduce> Follower<K> {
     }
 
     /// One watch from a version, which moves on with what is heard.
-    async fn watch(&self, version: &mut Epoch) -> Result<Ended, WatchError> {
+    async fn watch(&self, version: &mut Epoch, failures: &mut Failures) -> Result<Ended, WatchError> {
         let began = Instant::now();
         // A quarter more or less: the watches of a hundred kinds shall not all end in the same second.
         let seconds = rand::random_range(self.timing.watch * 3 / 4..=self.timing.watch * 5 / 4);
@@ -227,6 +246,7 @@ impl<K: Reduce> Follower<K> {
         };
         let started = timeout(self.timing.answer, self.api.watch(&params, &version.0)).await;
         let mut events = started.map_err(WatchError::Silence)?.map_err(WatchError::Request)?.boxed();
+        failures.since = None;
         self.enter(KindState::Synced);
         let patience = Duration::from_secs(seconds.into()) + self.timing.answer;
         let mut heard = false;
@@ -273,35 +293,49 @@ impl<K: Reduce> Follower<K> {
     }
 
     /// Notes a failure and waits before the next try.
-    async fn failed(&self, error: &WatchError, failures: &mut u32) {
+    async fn failed(&self, error: &WatchError, failures: &mut Failures) {
         debug!(object = %self.name(), cause = error as &dyn std::error::Error, "watch failed");
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = chain(error).into();
+        let since = *failures.since.get_or_insert_with(Instant::now);
         match error.verdict() {
             Verdict::Unavailable => self.enter(KindState::Unavailable),
+            _ if since.elapsed() >= self.timing.lost => self.enter(KindState::Lost),
             Verdict::Resume => self.enter(KindState::Behind),
             Verdict::Relist => {}
         }
         self.pause(failures).await;
     }
 
-    async fn pause(&self, failures: &mut u32) {
-        let delay = self.timing.delay.saturating_mul(1 << (*failures).min(16)).min(self.timing.longest);
-        *failures = failures.saturating_add(1);
+    async fn pause(&self, failures: &mut Failures) {
+        let delay = self.timing.delay.saturating_mul(1 << failures.count.min(16)).min(self.timing.longest);
+        failures.count = failures.count.saturating_add(1);
         let share = rand::random_range(0.5..=1.0);
         tokio::time::sleep(delay.mul_f64(share)).await;
     }
 
     fn enter(&self, state: KindState) {
+        let mut before = state;
         let entered = self.state.send_if_modified(|known| {
-            // A kind that was never listed is not behind: it has still to begin.
-            let state =
-                if state == KindState::Behind && *known == KindState::Listing { *known } else { state };
+            before = *known;
+            let state = match (*known, state) {
+                // A kind that was never listed is not behind: it has still to begin.
+                (KindState::Listing, KindState::Behind | KindState::Lost) => *known,
+                (KindState::Lost, KindState::Behind) => *known,
+                _ => state,
+            };
             let differs = *known != state;
             *known = state;
             differs
         });
         if entered {
+            let unseen = |state| matches!(state, KindState::Lost | KindState::Unavailable);
+            if unseen(before) || unseen(state) {
+                // No object changed, but what can be said of all of them.
+                self.shared.change(|table, changed| changed.extend(table.units_with(&self.kind)));
+            }
             match state {
                 KindState::Unavailable => warn!(object = %self.name(), "kind cannot be watched"),
+                KindState::Lost => warn!(object = %self.name(), "watch lost for long, nothing is known"),
                 KindState::Behind => info!(object = %self.name(), "watch lost, trying to resume"),
                 KindState::Synced | KindState::Listing => {
                     debug!(object = %self.name(), "watch is up to date")

@@ -32,7 +32,10 @@ use super::{
     CALL, CallError, FREE_SLOTS, HOLDER, POD_UID, REPLICAS, Session, SessionError, VERSION, call, labels,
     lease_name,
 };
-use crate::protocol::{Holder, SessionId};
+use crate::{
+    protocol::{Holder, SessionId},
+    telemetry::chain,
+};
 
 /// Who this replica is, and how it keeps its session.
 #[derive(Clone, Debug)]
@@ -115,9 +118,21 @@ pub struct Renewal {
     pub count: u64,
 }
 
+/// Renewals that get no answer, one after the other.
+#[derive(Clone, Debug)]
+pub struct Silence {
+    /// When the first of them was sent.
+    pub since: Instant,
+    /// What came of the last one, in one line.
+    pub cause: Arc<str>,
+}
+
 /// What a fence asks: is this session alive in the eyes of its peers? Cloning shares it.
 #[derive(Clone, Debug)]
-pub struct SessionHealth(watch::Receiver<Renewal>);
+pub struct SessionHealth {
+    renewals: watch::Receiver<Renewal>,
+    silence: watch::Receiver<Option<Silence>>,
+}
 
 impl SessionHealth {
     /// Whether a renewal was sent within `span` and confirmed. Time in which the process was frozen counts.
@@ -127,12 +142,18 @@ impl SessionHealth {
 
     /// When the last confirmed renewal was sent.
     pub fn last_renewed(&self) -> Instant {
-        self.0.borrow().sent
+        self.renewals.borrow().sent
     }
 
     /// Every confirmed renewal, as it comes; ends with the session.
     pub fn renewals(&self) -> watch::Receiver<Renewal> {
-        self.0.clone()
+        self.renewals.clone()
+    }
+
+    /// Whether this cluster's API server gives no answers: changes when it stops giving them, and when it gives them
+    /// again. A refusal is an answer.
+    pub fn silence(&self) -> watch::Receiver<Option<Silence>> {
+        self.silence.clone()
     }
 }
 
@@ -141,7 +162,7 @@ impl SessionHealth {
 pub struct SessionLease {
     keeper: JoinHandle<Keeper>,
     stop: CancellationToken,
-    renewals: watch::Receiver<Renewal>,
+    health: SessionHealth,
     news: Arc<Notify>,
 }
 
@@ -159,8 +180,10 @@ impl SessionLease {
         keeper.create().await?;
         info!(session = %keeper.config.session, holder = %keeper.config.holder, "session started");
         let (renewed, renewals) = watch::channel(Renewal { sent, count: 1 });
+        let (fell_silent, silence) = watch::channel(None);
         let stop = CancellationToken::new();
-        Ok(Self { keeper: tokio::spawn(keeper.run(renewed, stop.clone())), stop, renewals, news })
+        let keeper = tokio::spawn(keeper.run(renewed, fell_silent, stop.clone()));
+        Ok(Self { keeper, stop, health: SessionHealth { renewals, silence }, news })
     }
 
     /// What makes the next renewal come at once: peers shall learn how many slots are free now.
@@ -170,7 +193,7 @@ impl SessionLease {
 
     /// A view for fences and probes; outlives the session, which then simply grows old.
     pub fn health(&self) -> SessionHealth {
-        SessionHealth(self.renewals.clone())
+        self.health.clone()
     }
 
     /// Stops renewing and deletes the Lease: the last step of a shutdown, when no write can follow.
@@ -218,7 +241,12 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(mut self, renewed: watch::Sender<Renewal>, stop: CancellationToken) -> Self {
+    async fn run(
+        mut self,
+        renewed: watch::Sender<Renewal>,
+        silence: watch::Sender<Option<Silence>>,
+        stop: CancellationToken,
+    ) -> Self {
         let mut wait = self.config.renew;
         loop {
             tokio::select! {
@@ -231,12 +259,20 @@ impl Keeper {
             // Never dropped half-way by `stop`: an unknown outcome would make the last delete conflict.
             wait = match self.renew().await {
                 Ok(sent) => {
+                    silence.send_if_modified(|silence| silence.take().is_some());
                     renewed.send_modify(|last| *last = Renewal { sent, count: last.count + 1 });
                     self.config.renew.saturating_sub(begun.elapsed())
                 }
                 Err(error) => {
                     let cause = source_of(&error);
                     warn!(session = %self.config.session, %cause, "{error}");
+                    let silent = error.is_outage();
+                    silence.send_if_modified(|silence| {
+                        let changes = silent != silence.is_some();
+                        let since = silence.as_ref().map_or(begun, |silence| silence.since);
+                        *silence = silent.then(|| Silence { since, cause: chain(&error).into() });
+                        changes
+                    });
                     // Sooner than usual: a lost request must not cost a third of the TTL.
                     self.config.renew / 5
                 }

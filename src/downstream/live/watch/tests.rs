@@ -238,6 +238,40 @@ async fn a_watch_that_never_answers_is_given_up() {
 }
 
 #[tokio::test]
+async fn what_was_lost_for_long_is_told_and_so_is_its_return() {
+    let (store, mut script) = start(Timing { lost: Duration::ZERO, ..hasty() });
+    let mut changes = store.subscribe();
+    store.ensure(&resource("v1", "ConfigMap"));
+    // Not listed yet: nothing is lost.
+    request(&mut script).await.1.send_response(answer(500, &refusal(500)));
+    list(&mut script, "10", vec![config_map("a", "5", "h1"), config_map("b", "6", "h2")]).await;
+    assert_eq!(store.synced("v1", "ConfigMap").await, KindState::Synced);
+    assert_eq!(changed(&mut changes).await, set(&["h1", "h2"]));
+    watch_asked(&mut script, "10").await.0.send_response(answer(500, &refusal(500)));
+    assert_eq!(changed(&mut changes).await, set(&["h1", "h2"]), "nothing is known any more");
+    assert_eq!(store.state("v1", "ConfigMap"), Some(KindState::Lost));
+    assert_eq!(&*store.failure("v1", "ConfigMap"), "the request failed: no");
+    let (send, _) = watch_asked(&mut script, "10").await;
+    let open = Reply::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
+    send.send_response(Response::new(open));
+    assert_eq!(changed(&mut changes).await, set(&["h1", "h2"]), "it is followed again");
+    assert_eq!(store.state("v1", "ConfigMap"), Some(KindState::Synced));
+    assert!(matches!(store.lookup(&key("a"), "h1"), Live::Ours(_)), "what was known is kept meanwhile");
+}
+
+#[tokio::test]
+async fn a_kind_that_is_taken_away_is_told() {
+    let (store, mut script) = start(hasty());
+    let mut changes = store.subscribe();
+    store.ensure(&resource("v1", "ConfigMap"));
+    list(&mut script, "10", vec![config_map("a", "5", "h1")]).await;
+    assert_eq!(changed(&mut changes).await, set(&["h1"]));
+    watch_asked(&mut script, "10").await.0.send_response(answer(403, &refusal(403)));
+    assert_eq!(changed(&mut changes).await, set(&["h1"]));
+    assert_eq!(store.state("v1", "ConfigMap"), Some(KindState::Unavailable));
+}
+
+#[tokio::test]
 async fn a_watch_that_falls_silent_is_given_up() {
     let (store, mut script) = start(Timing { watch: 0, answer: Duration::from_millis(50), ..hasty() });
     store.ensure(&resource("v1", "ConfigMap"));

@@ -261,3 +261,27 @@ async fn ending_a_session_whose_lease_is_gone_is_no_error() {
     });
     ended.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_answers_is_silent_from_the_first_lost_one_to_the_next_answer() {
+    let (client, mut server) = scripted::client();
+    let lease = started(&mut server, client, &slots(1)).await;
+    let mut silence = lease.health().silence();
+    assert!(silence.borrow_and_update().is_none());
+    let first = server.next().await;
+    let begun = Instant::now();
+    silence.changed().await.unwrap();
+    let since = silence.borrow_and_update().as_ref().unwrap().since;
+    assert_eq!(since, begun, "when the first unanswered request was sent");
+    drop(first);
+    server.next().await.refuse(500, "InternalError");
+    server.next().await.refuse(503, "ServiceUnavailable");
+    let call = server.next().await;
+    let told = lease.health().silence().borrow().clone().unwrap();
+    assert!(!silence.has_changed().unwrap(), "the same silence");
+    assert_eq!(told.since, since);
+    assert!(told.cause.contains("cannot renew session Lease flotilla-b1"), "{}", told.cause);
+    call.refuse(403, "Forbidden");
+    silence.changed().await.unwrap();
+    assert!(silence.borrow_and_update().is_none(), "a refusal is an answer");
+}
