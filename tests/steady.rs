@@ -75,22 +75,17 @@ async fn start_reads_each_kind_once(crowd: &mut Crowd<'_>) -> anyhow::Result<()>
             ensure!(*times == 1, "{} listed {list} {times} times: {lists:#?}", member.replica.name());
         }
         for resource in mixed::resources() {
-            let of_kind = |list: &&String| {
-                list.contains(&format!("/{resource}?labelSelector=objectset.rio.cattle.io"))
-            };
+            let of_kind =
+                |list: &&String| list.contains(&format!("/{resource}?labelSelector=objectset.rio.cattle.io"));
             let times = lists.keys().filter(of_kind).count();
             ensure!(times == 1, "{} lists of {resource}: {lists:#?}", member.replica.name());
         }
     }
-    // All share a token upstream; each was ready only after a list of its own.
-    let first_pages = upstream.iter().filter(|entry| {
-        entry.verb == "list"
-            && entry.resource == "bundledeployments"
-            && entry.user == crowd.world.registration.upstream_user
-            && entry.received >= since
-            && !entry.uri.contains("continue=")
-    });
-    ensure!(first_pages.count() == count, "each replica lists the BundleDeployments once");
+    let listed = requests::whole_lists(&upstream, &crowd.world.registration, since);
+    ensure!(
+        listed == count,
+        "{count} replicas list the BundleDeployments once each, not {listed} times in all"
+    );
     let compared = downstream.iter().filter(|entry| entry.uri.contains("dryRun=") && entry.received >= since);
     ensure!(compared.count() == 0, "a start compares nothing that the records tell");
     Ok(())
@@ -146,7 +141,8 @@ async fn drift_is_corrected_once(crowd: &Crowd<'_>) -> anyhow::Result<()> {
 async fn a_burst_is_told_at_a_pace(crowd: &Crowd<'_>) -> anyhow::Result<BTreeMap<usize, String>> {
     let since = now();
     for round in ["a", "b", WANTED] {
-        let all = (CORRECTED..BUNDLES).flat_map(|bundle| (0..OBJECTS.len()).map(move |object| (bundle, object)));
+        let all =
+            (CORRECTED..BUNDLES).flat_map(|bundle| (0..OBJECTS.len()).map(move |object| (bundle, object)));
         // In the last round every other object is put back by hand.
         let changed = all.filter(|(_, object)| round != WANTED || object % 2 == 0);
         let changes: Vec<_> = changed.map(|(bundle, object)| (bundle, object, round.to_owned())).collect();

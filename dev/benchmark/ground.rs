@@ -58,7 +58,7 @@ impl<'a> Ground<'a> {
         let mut namespace = Namespace::default();
         namespace.metadata.name = Some(name.into());
         namespaces.create(&PostParams::default(), &namespace).await?;
-        let bundles: Vec<Bundle> = (0..arguments.bundles)
+        let bundles: Vec<Bundle> = (0..arguments.bundles())
             .map(|index| {
                 let make = if arguments.chart { Bundle::chart } else { Bundle::config_maps };
                 make(&format!("{name}-{index:03}"), name, arguments.objects, "1")

@@ -36,7 +36,7 @@ pub struct Member {
     pub credential: String,
 }
 
-/// What is open for long: watches by resource.
+/// Watches over all namespaces that are open at once, by resource.
 pub type Watches = BTreeMap<String, usize>;
 
 /// Bundles of [`mixed`] objects, and replicas that look after them.
@@ -186,8 +186,7 @@ impl<'a> Crowd<'a> {
     /// Waits until the status of a bundle tells exactly these objects as modified, and since when it does.
     pub async fn until_modified(&self, bundle: usize, objects: &[usize]) -> anyhow::Result<Instant> {
         let name = &self.bundles[bundle].name;
-        let wanted: BTreeSet<String> =
-            objects.iter().map(|index| mixed::object_name(name, *index)).collect();
+        let wanted: BTreeSet<String> = objects.iter().map(|index| mixed::object_name(name, *index)).collect();
         // Two of the objects share their name with others of another kind; the count tells them apart.
         let what = format!("{name} to tell {} modified objects", objects.len());
         self.units
@@ -202,7 +201,10 @@ impl<'a> Crowd<'a> {
     }
 
     /// By whom each bundle is looked after, as far as the comparisons made since `since` show it.
-    pub async fn evaluators(&self, since: DateTime<Utc>) -> anyhow::Result<BTreeMap<usize, BTreeSet<String>>> {
+    pub async fn evaluators(
+        &self,
+        since: DateTime<Utc>,
+    ) -> anyhow::Result<BTreeMap<usize, BTreeSet<String>>> {
         let entries = settled_audit(&self.world.downstream, &self.downstream).await?;
         let by_name: BTreeMap<&str, usize> =
             self.bundles.iter().enumerate().map(|(index, bundle)| (&*bundle.name, index)).collect();
@@ -233,7 +235,7 @@ impl<'a> Crowd<'a> {
     }
 }
 
-/// The watches that are open at an API server now, by resource; its own are among them.
+/// The watches over all namespaces that are open at an API server now, by resource; its own are among them.
 pub async fn watches(plane: &ControlPlane) -> anyhow::Result<Watches> {
     let client = plane.admin().await?;
     let text = client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?;
@@ -243,7 +245,7 @@ pub async fn watches(plane: &ControlPlane) -> anyhow::Result<Watches> {
         let label = |name: &str| {
             labels.split(',').find_map(|pair| pair.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'))
         };
-        if label("verb") == Some("WATCH") {
+        if label("verb") == Some("WATCH") && label("scope") == Some("cluster") {
             *watches.entry(label("resource").unwrap_or_default().to_owned()).or_default() +=
                 value.parse::<f64>()? as usize;
         }

@@ -63,8 +63,7 @@ pub fn bundle(name: &str, namespace: &str, corrected: bool) -> Bundle {
         );
     }
     Bundle::new(name, namespace).file("objects.yaml", text).with(|options| {
-        options.correct_drift =
-            corrected.then(|| CorrectDrift { enabled: true, ..CorrectDrift::default() });
+        options.correct_drift = corrected.then(|| CorrectDrift { enabled: true, ..CorrectDrift::default() });
     })
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::audit::AuditEntry;
+use super::fleet::Registration;
 
 /// Writes since `since` by `user` that a cluster at rest does not need: Leases and the cluster's sign of life are all it
 /// needs.
@@ -39,6 +40,21 @@ pub fn lists(entries: &[AuditEntry], credential: &str) -> BTreeMap<String, usize
         }
     }
     lists
+}
+
+/// How often the BundleDeployments were listed since `since` by the agent upstream, where all replicas share a token: each is
+/// ready only after a list of its own. A look at one object (for the newest version, or whether the credentials are
+/// any good) lists nothing.
+pub fn whole_lists(entries: &[AuditEntry], registration: &Registration, since: DateTime<Utc>) -> usize {
+    let first_pages = entries.iter().filter(|entry| {
+        entry.verb == "list"
+            && entry.resource == "bundledeployments"
+            && entry.user == registration.upstream_user
+            && entry.received >= since
+            && !entry.uri.ends_with("limit=1")
+            && !entry.uri.contains("continue=")
+    });
+    first_pages.count()
 }
 
 /// How many requests there were with a token, by verb and resource.
