@@ -8,7 +8,7 @@ use chrono::Utc;
 use tokio::time::Instant;
 
 use super::Arguments;
-use super::ground::{children, peak_memory};
+use super::ground::{children, own_memory, peak_memory};
 use super::table::{Row, print};
 use crate::harness::crowd::{Crowd, until_watches, watches};
 use crate::harness::mixed::{self, OBJECTS};
@@ -67,9 +67,9 @@ pub async fn run(world: &World, arguments: &Arguments) -> anyhow::Result<()> {
         Row::new(
             "resident memory of a replica after the start",
             format!(
-                "{} (peak {}; engine {})",
+                "{} (of these {} its own data; engine {})",
                 list(&memory, |m| m.now),
-                list(&memory, |m| m.peak),
+                list(&memory, |m| m.own),
                 list(&memory, |m| m.engine)
             ),
             &format!("{MEMORY} MB"),
@@ -115,6 +115,8 @@ pub async fn run(world: &World, arguments: &Arguments) -> anyhow::Result<()> {
 struct Memory {
     now: f64,
     peak: f64,
+    /// Without the pages of the program's file, which replicas on one node share.
+    own: f64,
     engine: f64,
 }
 
@@ -125,7 +127,7 @@ fn memory(crowd: &Crowd<'_>) -> anyhow::Result<Vec<Memory>> {
         for child in children(pid)?.into_keys() {
             engine += rss_bytes(child)? as f64 / 1e6;
         }
-        Ok(Memory { now: rss_bytes(pid)? as f64 / 1e6, peak: peak_memory(pid)?, engine })
+        Ok(Memory { now: rss_bytes(pid)? as f64 / 1e6, peak: peak_memory(pid)?, own: own_memory(pid)?, engine })
     });
     measured.collect()
 }
