@@ -127,7 +127,12 @@ fn memory(crowd: &Crowd<'_>) -> anyhow::Result<Vec<Memory>> {
         for child in children(pid)?.into_keys() {
             engine += rss_bytes(child)? as f64 / 1e6;
         }
-        Ok(Memory { now: rss_bytes(pid)? as f64 / 1e6, peak: peak_memory(pid)?, own: own_memory(pid)?, engine })
+        Ok(Memory {
+            now: rss_bytes(pid)? as f64 / 1e6,
+            peak: peak_memory(pid)?,
+            own: own_memory(pid)?,
+            engine,
+        })
     });
     measured.collect()
 }
