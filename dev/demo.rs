@@ -37,7 +37,7 @@ const BOUND: Duration = Duration::from_secs(240);
 const PROGRAMS: [&str; 7] =
     ["etcd", "helm", "kwok", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
 
-/// Three replicas deploy 65 bundles to a simulated cluster, while one is killed and one is stopped.
+/// Three replicas deploy 74 bundles to a simulated cluster, while one is killed and one is stopped.
 #[derive(Parser)]
 struct Arguments {
     /// Leave everything running at the end, until Ctrl-C.

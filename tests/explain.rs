@@ -55,7 +55,12 @@ async fn story(world: &World) -> anyhow::Result<()> {
         let till = format!(
             "apiVersion: v1\nkind: Secret\nmetadata: {{name: till}}\ndata: {{password: {password}}}\n"
         );
-        Ok(std::fs::write(folder.join("manifests/till.yaml"), till)?)
+        std::fs::write(folder.join("manifests/till.yaml"), till)?;
+        let bell = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: bell\n  annotations:\n    helm.sh/hook: post-install,post-upgrade\n    \
+             helm.sh/hook-delete-policy: hook-succeeded\ndata: {{rings: \"{price}\"}}\n"
+        );
+        Ok(std::fs::write(folder.join("manifests/bell.yaml"), bell)?)
     };
     std::fs::write(folder.join("fleet.yaml"), "defaultNamespace: market\n")?;
     write("seven", "b25l")?;
@@ -102,6 +107,12 @@ fn what_would_change_is_shown_and_no_secret(
     write("nine", "dHdv")?;
     let changes = run_below(world, &["diff", folder], 1)?;
     ensure!(changes.contains("-  price: seven\n+  price: nine\n"), "{changes}");
+    // A hook is gone from the cluster when it has done its work; it is compared with the revision that stands.
+    ensure!(
+        changes.contains("--- hook ConfigMap bell (deployed)\n+++ hook ConfigMap bell (bundle)\n")
+            && changes.contains("-  rings: seven\n+  rings: nine\n"),
+        "{changes}"
+    );
     ensure!(changes.contains("*** (before)") && changes.contains("*** (after)"), "{changes}");
     ensure!(!changes.contains("b25l") && !changes.contains("dHdv"), "{changes}");
     let rendered = run(world, &["render", folder], "", 0)?;
@@ -111,7 +122,7 @@ fn what_would_change_is_shown_and_no_secret(
     );
     let standing = run_below(world, &["render", "bd/stall", "-o", "json"], 0)?;
     let list: Value = serde_json::from_str(&standing)?;
-    ensure!(list["items"].as_array().is_some_and(|items| items.len() == 2), "{list}");
+    ensure!(list["items"].as_array().is_some_and(|items| items.len() == 3), "{list}");
     let unknown = output(world, &["diff", folder], "")?;
     ensure!(unknown.0 == 2 && unknown.2.contains("--downstream-kubeconfig is needed"), "{unknown:?}");
     Ok(())

@@ -58,7 +58,7 @@ async fn story(node: &Node, binary: &Path) -> anyhow::Result<()> {
     let say = |text: &str| println!("{:6.1} s  {text}", clock.elapsed().as_secs_f32());
     fleet::install_crds(&node.plane, binary).await?;
     // Two tags of one image: what an update looks like to the cluster.
-    node.load(&image(&["--binary", &binary.display().to_string(), "--tag", "dev", "--tag", "next"])?)?;
+    node.load(&image(&["--tag", "dev", "--tag", "next"])?)?;
     say("the images are on the node");
     chart::install(node, 3, SLOTS, 2, "dev")?;
     say("3 agents and 2 controllers are ready");

@@ -179,6 +179,11 @@ fn values_of_the_wrong_form_are_refused_with_a_reason() {
         ("flotilla-agent", "garbageCollectionInterval=often", "garbageCollectionInterval"),
         ("flotilla-agent", "apiServerURL=fleet.example", "apiServerURL"),
         ("flotilla-agent", "apiServerURL=https://fleet.example", "clusterNamespace is required"),
+        (
+            "flotilla-agent",
+            "apiServerURL=https://fleet.example,clusterNamespace=c,token=t",
+            "tokenName is required",
+        ),
         ("flotilla-agent", "token=x", "apiServerURL is required"),
         (
             "flotilla-agent",

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Real processes register one cluster once: ten that start at the same moment, and one that is killed before any of its
-//! requests and started again.
+//! requests and started again, the first time and when credentials that are refused are replaced.
 //!
 //! Fleet's controller is played by a stand-in (`dev/harness/registrar.rs`) on a real API server.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, ensure};
 use flotilla::registration;
 use flotilla::registration::managed::{BOOTSTRAP, INTENT};
 use futures::{StreamExt, TryStreamExt, stream};
+use serde_json::json;
 
 #[path = "../dev/harness/mod.rs"]
 mod harness;
@@ -46,7 +47,9 @@ async fn stories(world: &World) -> anyhow::Result<()> {
     ensure!(proxied != kubeconfig, "the kubeconfig names another address");
     let path = world.dir().join("proxied.kubeconfig");
     std::fs::write(&path, proxied)?;
-    Kills { stage: &stage, up, down, kubeconfig: path }.at_each_step().await
+    let kills = |token| Kills { stage: &stage, up: &up, down: &down, kubeconfig: &path, token };
+    kills(FIRST).at_each_step().await?;
+    kills(ANEW).at_each_step().await
 }
 
 async fn ten_processes_ask_once(stage: &Stage<'_>) -> anyhow::Result<()> {
@@ -67,33 +70,43 @@ async fn ten_processes_ask_once(stage: &Stage<'_>) -> anyhow::Result<()> {
 /// What is there of a flow: intent, request, Secret `fleet-agent`, bootstrap Secret.
 type State = (bool, bool, bool, bool);
 
-/// Between any two steps of the flow that leave something behind.
-const STATES: [State; 6] = [
-    (false, false, false, true),
-    (true, false, false, true),
-    (true, true, false, true),
-    (true, true, true, true),
-    (true, true, true, false),
-    (false, true, true, false),
-];
+/// The bootstrap token of clusters that were never registered.
+const FIRST: &str = "kill";
+/// That of clusters whose Secret `fleet-agent` holds credentials that are refused.
+const ANEW: &str = "anew";
+
+/// Between any two steps of the flow that leave something behind. An old Secret stands until a new one works.
+fn states(token: &str) -> BTreeSet<State> {
+    let old = token == ANEW;
+    BTreeSet::from([
+        (false, false, old, true),
+        (true, false, old, true),
+        (true, true, old, true),
+        (true, true, true, true),
+        (true, true, true, false),
+        (false, true, true, false),
+    ])
+}
 
 struct Kills<'a> {
     stage: &'a Stage<'a>,
-    up: Proxy,
-    down: Proxy,
-    kubeconfig: PathBuf,
+    up: &'a Proxy,
+    down: &'a Proxy,
+    kubeconfig: &'a Path,
+    token: &'static str,
 }
 
 impl Kills<'_> {
     async fn at_each_step(&self) -> anyhow::Result<()> {
         let budget = Budget::new(usize::MAX);
-        let whole = self.start("whole", &budget).await?;
-        self.stage.asked_once("whole").await?;
+        let whole = format!("whole-{}", self.token);
+        let first = self.start(&whole, &budget).await?;
+        self.stage.asked_once(&whole).await?;
         let count = budget.sent();
-        drop(whole);
+        drop(first);
         eprintln!("a process sends {count} pieces until it is registered");
 
-        let mut missing = BTreeSet::from(STATES);
+        let mut missing = states(self.token);
         for round in 0..ROUNDS {
             let met: Vec<State> = stream::iter(0..count)
                 .map(|pieces| self.killed_after(round, pieces))
@@ -103,7 +116,7 @@ impl Kills<'_> {
             for state in &met {
                 missing.remove(state);
             }
-            let asked = self.stage.created_with("kill").await?;
+            let asked = self.stage.created_with(self.token).await?;
             let expected = 1 + (round + 1) * count;
             ensure!(asked == expected, "{asked} requests for {expected} clusters");
             if missing.is_empty() {
@@ -116,7 +129,7 @@ impl Kills<'_> {
 
     /// A process is killed when it is about to send more than that, and started again. Tells what the first one left.
     async fn killed_after(&self, round: usize, pieces: usize) -> anyhow::Result<State> {
-        let namespace = format!("kill-{round}-{pieces}");
+        let namespace = format!("{}-{round}-{pieces}", self.token);
         self.killed_in(&namespace, pieces).await.with_context(|| namespace.clone())
     }
 
@@ -144,9 +157,17 @@ impl Kills<'_> {
 
     /// A process in a cluster that is to be registered, behind both proxies.
     async fn start(&self, namespace: &str, budget: &Budget) -> anyhow::Result<Replica> {
-        self.stage.offer(namespace, "kill").await?;
+        self.stage.offer(namespace, self.token).await?;
+        if self.token == ANEW {
+            let useless =
+                self.stage.world.upstream.token_kubeconfig_at(&self.up.url(), "nonsense", "nowhere");
+            let secret = json!({"apiVersion": "v1", "kind": "Secret",
+                "metadata": {"name": registration::SECRET, "namespace": namespace},
+                "stringData": {"kubeconfig": useless, "clusterName": "old", "clusterNamespace": "nowhere"}});
+            fleet::apply(&self.stage.local, secret).await?;
+        }
         let (registrar, ca) = (&self.stage.registrar, self.stage.world.upstream.ca_pem());
-        let bootstrap = registrar.bootstrap_at(&self.up.url(), ca, "kill", namespace).await?;
+        let bootstrap = registrar.bootstrap_at(&self.up.url(), ca, self.token, namespace).await?;
         fleet::apply(&self.stage.local, bootstrap).await?;
         self.spawn(namespace, namespace, Some(budget))
     }
@@ -159,8 +180,8 @@ impl Kills<'_> {
         let world = self.stage.world;
         let log = world.dir().join(format!("{name}.log"));
         let replica =
-            Replica::spawn(&world.binary, name, &self.kubeconfig, namespace, &["--debug"], &[], &log)?;
-        for proxy in [&self.up, &self.down] {
+            Replica::spawn(&world.binary, name, self.kubeconfig, namespace, &["--debug"], &[], &log)?;
+        for proxy in [self.up, self.down] {
             match budget {
                 Some(budget) => proxy.introduce_with(name, replica.pid(), budget),
                 None => proxy.introduce(name, replica.pid()),

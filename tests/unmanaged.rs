@@ -16,14 +16,12 @@ use tokio::task::JoinHandle;
 
 #[path = "unmanaged/doctor.rs"]
 mod doctor;
-#[path = "unmanaged/guide.rs"]
-mod guide;
 #[path = "../dev/harness/mod.rs"]
 mod harness;
 #[path = "unmanaged/rights.rs"]
 mod rights;
 
-use guide::{Guide, Shell};
+use harness::guide::{Guide, Shell};
 use harness::replica::Replica;
 use harness::units::Units;
 use harness::world::ready;
@@ -128,7 +126,15 @@ impl Stage {
         let kubeconfig = self.shell.dir.join(format!("{name}.kubeconfig"));
         std::fs::write(&kubeconfig, plane.token_kubeconfig(&token, namespace))?;
         let log = self.shell.dir.join(format!("{name}.log"));
-        Replica::spawn(Path::new(BINARY), name, &kubeconfig, namespace, &[], &[], &log)
+        Replica::spawn(
+            Path::new(BINARY),
+            name,
+            &kubeconfig,
+            namespace,
+            &["--namespace", namespace],
+            &[],
+            &log,
+        )
     }
 
     async fn units(&self, namespace: &str) -> anyhow::Result<Units> {
@@ -225,9 +231,11 @@ impl Stage {
         let first = self.token_of(AGENTS).await?;
         rights::are_exactly_what_is_needed(self, &namespace, &first).await?;
 
-        guide.section("The agent", &["flotilla agent"])?;
+        // Started with these words, and ports of its own.
+        let words = format!("flotilla agent --namespace {AGENTS} --kubeconfig site.kubeconfig");
+        ensure!(guide.take("flotilla agent")? == words);
         let mut agents =
-            [self.agent("one", &self.site, AGENTS).await?, self.agent("two", &self.site, AGENTS).await?];
+            [self.agent("site", &self.site, AGENTS).await?, self.agent("two", &self.site, AGENTS).await?];
         for agent in &mut agents {
             ready(agent).await?;
         }
@@ -238,7 +246,7 @@ impl Stage {
         ensure!(shown.stdout.contains("Ready"), "{}", shown.stdout);
         guide.section("When it does not work", &[])?;
 
-        guide.section("Exchanging the token", &["flotilla register meadow"])?;
+        guide.section("Exchanging the token", &[])?;
         let second = self.token_of(AGENTS).await?;
         ensure!(first != second);
         self.dead(&first, &namespace).await?;
@@ -325,9 +333,7 @@ impl Stage {
             .run("flotilla doctor --downstream-context management --service-account fleet-agent")?;
         ensure!(doctor.code == 0, "{}{}", doctor.stdout, doctor.stderr);
 
-        self.shell.done(
-            "flotilla register here --local --server \"$SERVER\" --context management --agent-namespace here",
-        )?;
+        guide.command(outside)?;
         let mut agent = self.agent("here", &self.management, "here").await?;
         ready(&mut agent).await?;
         let namespace = names::cluster_namespace("fleet-local", "here");

@@ -14,8 +14,9 @@ pub struct Row {
 }
 
 impl Row {
-    /// A figure.
+    /// A figure. Told at once: what comes after it may fail.
     pub fn new(what: &str, measured: String, target: &str, met: bool) -> Row {
+        eprintln!("{what}: {measured}");
         Row { what: what.into(), measured, target: target.into(), met }
     }
 

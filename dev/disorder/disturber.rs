@@ -98,8 +98,8 @@ fn name(number: usize) -> String {
 impl<'a> Disturber<'a> {
     /// Puts a proxy before each server, and starts the replicas and the controller behind them.
     pub async fn start(world: &'a mut World, settings: &'a Settings) -> anyhow::Result<Disturber<'a>> {
-        let upstream = Proxy::start(world.upstream.port).await?;
-        let downstream = Proxy::start(world.downstream.port).await?;
+        let upstream = Proxy::start_repeating(&world.upstream).await?;
+        let downstream = Proxy::start_repeating(&world.downstream).await?;
         crate::harness::fleet::register_through(&world.upstream, &upstream.url(), &world.downstream, "shop")
             .await?;
         let config = serde_json::json!({
@@ -111,8 +111,10 @@ impl<'a> Disturber<'a> {
         crate::harness::fleet::apply(&world.downstream.admin().await?, config).await?;
         let agent_kubeconfig =
             readdress(&world.registration.agent_kubeconfig, &world.downstream.url(), &downstream.url())?;
-        let controller_kubeconfig =
-            readdress(&world.upstream.admin_kubeconfig(), &world.upstream.url(), &upstream.url())?;
+        let controller_kubeconfig = world.dir().join("controller.kubeconfig");
+        let token = crate::harness::fleet::master_token(&world.upstream, CONTROLLER).await?;
+        let text = world.upstream.token_kubeconfig_at(&upstream.url(), &token, "default");
+        crate::harness::pki::write_private(&controller_kubeconfig, &text)?;
         let faketime = Path::new(LIBFAKETIME).is_file();
         let mut disturber = Disturber {
             world,
@@ -159,17 +161,26 @@ impl<'a> Disturber<'a> {
 
     /// Connections, replies and requests that the proxies spoilt: a line for each server.
     pub fn describe_proxies(&self) -> Vec<String> {
-        use std::sync::atomic::Ordering::Relaxed;
+        use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
         [("upstream", &self.upstream), ("downstream", &self.downstream)]
             .map(|(plane, proxy)| {
                 let counts = proxy.counts();
+                let repeats = proxy.repeats().map_or((0, 0, 0), |repeats| {
+                    let count = |count: &AtomicU64| count.load(Relaxed);
+                    (count(&repeats.done), count(&repeats.refused), count(&repeats.unanswered))
+                });
                 format!(
-                    "{plane}: {} connections, {} reset, {} half open, {} answers lost, {} delivered late",
+                    "{plane}: {} connections, {} reset, {} half open, {} answers lost, {} delivered late, \
+                     {} writes repeated ({} done again, {} refused, {} unanswered)",
                     counts.accepted.load(Relaxed),
                     counts.reset.load(Relaxed),
                     counts.half_open.load(Relaxed),
                     counts.lost_replies.load(Relaxed),
                     counts.late.load(Relaxed),
+                    repeats.0 + repeats.1 + repeats.2,
+                    repeats.0,
+                    repeats.1,
+                    repeats.2,
                 )
             })
             .to_vec()
@@ -393,7 +404,7 @@ impl<'a> Disturber<'a> {
     }
 
     fn spoil(&mut self, plane: Plane, who: Who, mode: Mode, time: Duration) -> bool {
-        let harmless = matches!(mode, Mode::Pass | Mode::Delay(_));
+        let harmless = matches!(mode, Mode::Pass | Mode::Delay(_) | Mode::Repeat);
         if let Who::One(number) = who
             && !harmless
             && !self.may_handicap(number)

@@ -126,6 +126,7 @@ impl Fault {
                 Mode::Stall(Way::Up) => "requests held up",
                 Mode::Stall(Way::Down) => "answers held up",
                 Mode::LoseReplies => "answers lost",
+                Mode::Repeat => "answered writes repeated",
             },
             Fault::Reset { .. } => "connections reset",
             Fault::RestartApi { .. } => "API server killed",
@@ -202,12 +203,13 @@ impl Faults {
         // Longer than TTL, shorter than TTL and a request's limit: what is held up longer than that is outside what
         // the agents promise (docs/limits.md).
         let time = self.between(0.5, (self.ttl * 5 / 2).min(self.ttl + Duration::from_secs(8)).as_secs_f64());
-        let mode = match self.random.random_range(0..7) {
+        let mode = match self.random.random_range(0..9) {
             0 => Mode::Delay(self.between(0.01, 0.4)),
             1 => Mode::Cut,
             2 => Mode::HalfOpen,
             3 => Mode::Stall(Way::Up),
             4 => Mode::Stall(Way::Down),
+            5 | 6 => Mode::Repeat,
             _ => Mode::LoseReplies,
         };
         Fault::Link { plane, who: self.whom(who), mode, time }

@@ -102,7 +102,7 @@ impl Bundle {
         bundle
     }
 
-    /// Reads `DIR/fleet.yaml` and the manifests below DIR; the bundle's name is the folder's unless it says another.
+    /// Reads `DIR/fleet.yaml` and every other file below DIR; the bundle's name is the folder's unless it says another.
     pub fn read(dir: &Path) -> anyhow::Result<Bundle> {
         let fleet_yaml = dir.join("fleet.yaml");
         let text = std::fs::read_to_string(&fleet_yaml)
@@ -274,7 +274,7 @@ fn files(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
             let path = entry?.path();
             if path.is_dir() {
                 open.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "yaml") {
+            } else {
                 found.push(path);
             }
         }

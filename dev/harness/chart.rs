@@ -23,7 +23,7 @@ pub fn install(
     let slots = format!("agent.reconciler.workers.bundledeployment={slots}");
     let (namespace, tag) = (format!("local.clusterNamespace={LOCAL_NAMESPACE}"), format!("image.tag={tag}"));
     let replicas = format!("replicas={agents}");
-    // No cluster DNS on this node.
+    // No cluster DNS on a node that stays.
     let url = "local.apiServerURL=https://10.96.0.1:443";
     let agent = ["local.enabled=true", &namespace, url, &replicas, &slots, &tag];
     release(node, "flotilla-agent", AGENT_NAMESPACE, &agent)?;

@@ -153,26 +153,11 @@ fn request_name(cluster: &str) -> String {
     format!("request-{cluster}")
 }
 
-fn upstream_objects(cluster: &str, cluster_namespace: &str) -> Vec<Value> {
-    let request = request_name(cluster);
-    let managed = json!({"fleet.cattle.io/managed": "true"});
-    let subject = json!([{"kind": "ServiceAccount", "name": request, "namespace": cluster_namespace}]);
+/// The two ClusterRoles that all agents share.
+pub fn agent_roles() -> Vec<Value> {
     let rbac = "rbac.authorization.k8s.io/v1";
-    let role =
-        |kind: &str, name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
+    let managed = json!({"fleet.cattle.io/managed": "true"});
     vec![
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": REGISTRATION_NAMESPACE}}),
-        // The label keeps Fleet's own controller, should one run there, from deploying its agent.
-        json!({"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "Cluster", "metadata": {
-            "name": cluster, "namespace": REGISTRATION_NAMESPACE,
-            "labels": {"fleet.cattle.io/cluster-management": "flotilla"},
-        }, "spec": {}}),
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
-            "name": cluster_namespace, "labels": managed,
-            "annotations": {
-                "fleet.cattle.io/cluster": cluster, "fleet.cattle.io/cluster-namespace": REGISTRATION_NAMESPACE,
-            },
-        }}),
         json!({"apiVersion": rbac, "kind": "ClusterRole",
         "metadata": {"name": "fleet-bundle-deployment", "labels": managed}, "rules": [
             {"apiGroups": ["fleet.cattle.io"], "resources": ["bundledeployments"],
@@ -185,6 +170,30 @@ fn upstream_objects(cluster: &str, cluster_namespace: &str) -> Vec<Value> {
         "metadata": {"name": "fleet-content", "labels": managed}, "rules": [
             {"apiGroups": ["fleet.cattle.io"], "resources": ["contents"], "verbs": ["get"]},
         ]}),
+    ]
+}
+
+fn upstream_objects(cluster: &str, cluster_namespace: &str) -> Vec<Value> {
+    let request = request_name(cluster);
+    let managed = json!({"fleet.cattle.io/managed": "true"});
+    let subject = json!([{"kind": "ServiceAccount", "name": request, "namespace": cluster_namespace}]);
+    let rbac = "rbac.authorization.k8s.io/v1";
+    let role =
+        |kind: &str, name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
+    let mut objects = agent_roles();
+    objects.extend([
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": REGISTRATION_NAMESPACE}}),
+        // The label keeps Fleet's own controller, should one run there, from deploying its agent.
+        json!({"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "Cluster", "metadata": {
+            "name": cluster, "namespace": REGISTRATION_NAMESPACE,
+            "labels": {"fleet.cattle.io/cluster-management": "flotilla"},
+        }, "spec": {}}),
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
+            "name": cluster_namespace, "labels": managed,
+            "annotations": {
+                "fleet.cattle.io/cluster": cluster, "fleet.cattle.io/cluster-namespace": REGISTRATION_NAMESPACE,
+            },
+        }}),
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {
             "name": request, "namespace": cluster_namespace, "labels": managed,
             "annotations": {
@@ -211,7 +220,8 @@ fn upstream_objects(cluster: &str, cluster_namespace: &str) -> Vec<Value> {
         json!({"apiVersion": rbac, "kind": "ClusterRoleBinding",
             "metadata": {"name": format!("{request}-content"), "labels": managed},
             "roleRef": role("ClusterRole", "fleet-content"), "subjects": subject}),
-    ]
+    ]);
+    objects
 }
 
 fn downstream_objects(cluster: &str, cluster_namespace: &str, kubeconfig: &str) -> Vec<Value> {
@@ -262,4 +272,20 @@ pub fn credential(token: &str) -> anyhow::Result<String> {
     let payload = token.split('.').nth(1).context("a token has three parts")?;
     let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload)?)?;
     Ok(format!("JTI={}", claims["jti"].as_str().context("a token has an id")?))
+}
+
+/// A bearer token of an account of that name, which may do everything: where a client certificate cannot be used.
+pub async fn master_token(plane: &ControlPlane, name: &str) -> anyhow::Result<String> {
+    let client = plane.admin().await?;
+    let account = json!({"kind": "ServiceAccount", "name": name, "namespace": "default"});
+    let role =
+        json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"});
+    for object in [
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "default"}}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": name}, "subjects": [account], "roleRef": role}),
+    ] {
+        apply(&client, object).await?;
+    }
+    token(&client, "default", name).await
 }

@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use serde_json::json;
 
 use super::control_plane::{ControlPlane, Options};
+use super::dns::{self, Dns};
 use super::network::{self, Network};
 use super::pki;
 use super::process::{Lifetime, Process};
@@ -42,6 +43,8 @@ pub struct Node {
     network: Network,
     lifetime: Lifetime,
     processes: Vec<Process>,
+    // Not of a node that stays: it lives in this process.
+    dns: Option<Dns>,
 }
 
 /// Says what this machine lacks to run a node.
@@ -79,8 +82,12 @@ impl Node {
         let guard = Leftovers { dir: dir.clone(), armed: true };
         let options = Options { lifetime, address: Some(network.host), ..Options::default() };
         let plane = ControlPlane::start(tools, &dir.join("plane"), "cluster", options).await?;
+        let dns = match lifetime {
+            Lifetime::Bound => Some(Dns::start(network.host).await?),
+            Lifetime::Detached => None,
+        };
         let processes = Vec::new();
-        let mut node = Node { plane, tools: tools.clone(), dir, network, lifetime, processes };
+        let mut node = Node { plane, tools: tools.clone(), dir, network, lifetime, processes, dns };
         guard.disarm();
         node.start_workloads().await?;
         Ok(node)
@@ -89,6 +96,11 @@ impl Node {
     /// Certificates, logs and data.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The socket of its container runtime.
+    pub fn containerd(&self) -> String {
+        self.file("containerd.sock")
     }
 
     /// Brings the images of an archive onto the node.
@@ -224,7 +236,8 @@ conf_dir = \"{cni}\"
             "imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
             "maxPods": 500, "serializeImagePulls": false,
             "kubeAPIQPS": 200, "kubeAPIBurst": 400,
-            "resolvConf": "/dev/null",
+            "resolvConf": "/dev/null", "clusterDomain": dns::DOMAIN,
+            "clusterDNS": self.dns.iter().map(|_| self.network.host.to_string()).collect::<Vec<_>>(),
         });
         fs::write(&config, text.to_string())?;
         let mut command = self.network.command(&self.tools.path("kubelet"));
@@ -317,10 +330,11 @@ fn create_cgroups(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs `dev/image`, and gives the path of the archive.
+/// Runs `dev/image`, for an image of the program as tests have it, and gives the path of the archive.
 pub fn image(args: &[&str]) -> anyhow::Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("dev/image");
-    let output = Command::new(&script).args(args).output().context("running dev/image")?;
+    let mut command = Command::new(&script);
+    let output = command.args(args).env("FLOTILLA_PROFILE", "dev").output().context("running dev/image")?;
     if !output.status.success() {
         bail!("dev/image failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr));
     }

@@ -3,7 +3,8 @@
 //!
 //! All clients connect to one port; whose a connection is, the kernel tells (`/proc`), so that each can be treated
 //! differently although all read the same address from the same Secret. TLS stays end to end: the proxy sees no
-//! request, only that bytes went one way and an answer began to come back.
+//! request, only that bytes went one way and an answer began to come back. What needs to see requests stands behind it:
+//! [`Repeater`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,11 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+use super::control_plane::ControlPlane;
+use super::repeater::{Repeater, Repeats};
 
 /// How long a connection whose client is unknown is held until the client introduces itself: it may just have been
 /// started.
@@ -43,6 +46,8 @@ pub enum Mode {
     Stall(Way),
     /// What is asked is carried out, but the connection is reset instead of the answer.
     LoseReplies,
+    /// Each write that is answered 2xx is sent again. Needs [`Proxy::start_repeating`].
+    Repeat,
 }
 
 /// A direction, as the client sees it.
@@ -124,6 +129,7 @@ pub struct Proxy {
 
 struct Shared {
     target: u16,
+    repeater: Option<Arc<Repeater>>,
     port: u16,
     links: Mutex<BTreeMap<String, Link>>,
     counts: Counts,
@@ -139,9 +145,19 @@ struct Link {
 impl Proxy {
     /// A proxy on a port of its own in front of `target`, both on 127.0.0.1.
     pub async fn start(target: u16) -> anyhow::Result<Proxy> {
+        Proxy::start_before(target, None).await
+    }
+
+    /// One that ends TLS in front of `plane`, so that it can repeat requests: no client may use a certificate.
+    pub async fn start_repeating(plane: &ControlPlane) -> anyhow::Result<Proxy> {
+        Proxy::start_before(plane.port, Some(Arc::new(Repeater::new(plane)?))).await
+    }
+
+    async fn start_before(target: u16, repeater: Option<Arc<Repeater>>) -> anyhow::Result<Proxy> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("a port for a proxy")?;
         let port = listener.local_addr()?.port();
-        let shared = Arc::new(Shared { target, port, links: Mutex::default(), counts: Counts::default() });
+        let (links, counts) = (Mutex::default(), Counts::default());
+        let shared = Arc::new(Shared { target, repeater, port, links, counts });
         let accepting = shared.clone();
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
@@ -204,6 +220,11 @@ impl Proxy {
     /// What was done so far.
     pub fn counts(&self) -> &Counts {
         &self.shared.counts
+    }
+
+    /// What became of repeated writes, of a proxy that repeats.
+    pub fn repeats(&self) -> Option<&Repeats> {
+        self.shared.repeater.as_ref().map(|repeater| &repeater.repeats)
     }
 
     fn links(&self) -> MutexGuard<'_, BTreeMap<String, Link>> {
@@ -284,7 +305,7 @@ enum End {
 }
 
 async fn serve(client: TcpStream, from: SocketAddr, shared: Arc<Shared>) {
-    let Some((mode, mut resets, budget)) = shared.owner(from).await else {
+    let Some((mode, resets, budget)) = shared.owner(from).await else {
         let _ = client.set_zero_linger();
         return;
     };
@@ -293,32 +314,57 @@ async fn serve(client: TcpStream, from: SocketAddr, shared: Arc<Shared>) {
         let _ = client.set_zero_linger();
         return;
     }
+    let _ = client.set_nodelay(true);
+    let joint = Joint { shared: &shared, mode, resets, budget };
     // A server that is down refuses; so do we.
-    let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, shared.target)).await else {
-        let _ = client.set_zero_linger();
-        return;
-    };
-    let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    let connection = Connection::default();
-    let (client_in, client_out) = client.into_split();
-    let (server_in, server_out) = server.into_split();
-    resets.mark_unchanged();
-    {
-        let (connection, shared) = (&connection, &shared);
-        let mut up = Pump { way: Way::Up, mode: mode.clone(), connection, shared, budget };
-        let mut down = Pump { way: Way::Down, mode, connection, shared, budget: None };
-        let (mut client_in, mut server_in) = (client_in, server_in);
-        let (mut client_out, mut server_out) = (client_out, server_out);
+    let refuse = || drop(client.set_zero_linger());
+    if let Some(repeater) = &shared.repeater {
+        let Ok(server) = repeater.connect(joint.mode.clone()).await else { return refuse() };
+        let (mut server_in, mut server_out) = tokio::io::split(server);
+        joint.relay(client, &mut server_in, &mut server_out).await;
+    } else {
+        let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, shared.target)).await else {
+            return refuse();
+        };
+        let _ = server.set_nodelay(true);
+        let (mut server_in, mut server_out) = server.into_split();
+        if joint.relay(client, &mut server_in, &mut server_out).await == End::Reset {
+            let _ = server_in.as_ref().set_zero_linger();
+        }
+    }
+}
+
+/// What two sides of a connection are joined by.
+struct Joint<'a> {
+    shared: &'a Shared,
+    mode: watch::Receiver<Mode>,
+    resets: watch::Receiver<u64>,
+    budget: Option<Budget>,
+}
+
+impl Joint<'_> {
+    async fn relay(
+        self,
+        client: TcpStream,
+        server_in: &mut (impl AsyncRead + Unpin),
+        server_out: &mut (impl AsyncWrite + Unpin),
+    ) -> End {
+        let Joint { shared, mode, mut resets, budget } = self;
+        let connection = Connection::default();
+        let (mut client_in, mut client_out) = client.into_split();
+        resets.mark_unchanged();
+        let mut up = Pump { way: Way::Up, mode: mode.clone(), connection: &connection, shared, budget };
+        let mut down = Pump { way: Way::Down, mode, connection: &connection, shared, budget: None };
         let end = tokio::select! {
-            end = up.run(&mut client_in, &mut server_out) => end,
-            end = down.run(&mut server_in, &mut client_out) => end,
+            end = up.run(&mut client_in, server_out) => end,
+            end = down.run(server_in, &mut client_out) => end,
             Ok(()) = resets.changed() => End::Reset,
         };
         if end == End::Reset {
             shared.counts.reset.fetch_add(1, Ordering::Relaxed);
             let _ = client_in.as_ref().set_zero_linger();
-            let _ = server_in.as_ref().set_zero_linger();
         }
+        end
     }
 }
 
@@ -331,7 +377,7 @@ struct Pump<'a> {
 }
 
 impl Pump<'_> {
-    async fn run(&mut self, from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf) -> End {
+    async fn run(&mut self, from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> End {
         let mut buffer = vec![0; 32 * 1024];
         loop {
             let mode = *self.mode.borrow_and_update();
@@ -346,7 +392,7 @@ impl Pump<'_> {
                     }
                     continue;
                 }
-                Mode::Pass | Mode::Delay(_) | Mode::Stall(_) | Mode::LoseReplies => {}
+                Mode::Pass | Mode::Delay(_) | Mode::Stall(_) | Mode::LoseReplies | Mode::Repeat => {}
             }
             let count = tokio::select! {
                 biased;
@@ -403,7 +449,7 @@ impl Pump<'_> {
     }
 
     /// The other side is gone and nobody says so. Only the client can end this.
-    async fn swallow(&self, from: &mut OwnedReadHalf, buffer: &mut [u8]) -> End {
+    async fn swallow(&self, from: &mut (impl AsyncRead + Unpin), buffer: &mut [u8]) -> End {
         if self.way == Way::Up {
             self.shared.counts.half_open.fetch_add(1, Ordering::Relaxed);
         }

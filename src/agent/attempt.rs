@@ -29,7 +29,6 @@ use tracing::info;
 pub(super) use correct::is_correctable;
 pub use error::AttemptError;
 pub use foresee::{Outlook, Prospect, foresee};
-pub(super) use hooks::stored as stored_hooks;
 use late::Late;
 pub use outcome::Ended;
 pub(super) use place::kinds_of;

@@ -84,6 +84,7 @@ fn state(unit: &Unit) -> Option<UnitState> {
         ClaimSlot::Unreadable { .. } => Some(UnitState::Elsewhere),
         ClaimSlot::Claim(claim) => match claim.state {
             ClaimState::Claimed | ClaimState::Waiting => Some(UnitState::Elsewhere),
+            ClaimState::BackingOff if claim.rests() => None,
             ClaimState::BackingOff => Some(UnitState::BackingOff),
             ClaimState::Quarantined => Some(UnitState::Quarantined),
             ClaimState::Expired => None,

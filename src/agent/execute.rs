@@ -167,23 +167,21 @@ fn finish(replica: &mut Replica, name: &Name, version: Epoch, nonce: &Nonce, end
     entry.asked = replica.ctx.clock.now();
     let now = replica.ctx.clock.stamp();
     let kind = match end {
-        End::Deployed | End::Permanent | End::BackOff(_) => UpstreamWrite::Finish,
+        End::Deployed | End::Permanent(_) | End::BackOff(_) => UpstreamWrite::Finish,
         End::Release(_) | End::Replace(_) => UpstreamWrite::Release,
     };
     let mut write = StatusWrite::new(object, version, kind);
     let ended = entry.ended.as_ref().filter(|ended| ended.nonce == *nonce);
     let claim = match end {
-        End::Deployed | End::Permanent => {
+        End::Deployed | End::Permanent(_) | End::BackOff(_) => {
             if let Some(ended) = ended {
                 write.after = ended.fields.merged_into(&write.after, &now);
             }
-            None
-        }
-        End::BackOff(claim) => {
-            if let Some(ended) = ended {
-                write.after = ended.fields.merged_into(&write.after, &now);
+            match end {
+                End::BackOff(claim) => Some(claim),
+                End::Permanent(claim) => claim.as_ref(),
+                _ => None,
             }
-            Some(claim)
         }
         End::Release(claim) => claim.as_ref(),
         End::Replace(claim) => Some(claim),

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
-    attempt::{kinds_of, stored_hooks},
+    attempt::kinds_of,
     context::Context,
     mass::{self, HoldError},
     notes, surroundings,
@@ -293,7 +293,7 @@ async fn dismantle(
     let hooks = if keeps {
         Vec::new()
     } else {
-        stored_hooks(ctx, guarded.hooks()).await.map_err(RemoveError::Manifest)?
+        render::parse_hooks(&ctx.engine, guarded.hooks()).await.map_err(RemoveError::Manifest)?
     };
     let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
     let runner = Runner::removing(acting, &never, (order.namespace, &hash), guarded.stamp());

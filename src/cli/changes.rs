@@ -15,8 +15,9 @@ const BOOKKEEPING: [&str; 6] =
 /// kubectl's copy of an object, values included.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The difference, or nothing. `None` on a side: the object is not there.
-pub fn difference(object: &str, before: Option<&Value>, after: Option<&Value>) -> Option<String> {
+/// The difference between a state that is `was` ("live") and the bundle's, or nothing. `None` on a side: the object is
+/// not there.
+pub fn difference(object: &str, was: &str, before: Option<&Value>, after: Option<&Value>) -> Option<String> {
     let (mut old, mut new) = (before.map(cleaned), after.map(cleaned));
     mask(old.as_mut(), new.as_mut());
     let text = |value: &Option<Value>| value.as_ref().map(yaml_text).unwrap_or_default();
@@ -28,7 +29,7 @@ pub fn difference(object: &str, before: Option<&Value>, after: Option<&Value>) -
         |there: bool, word: &str| if there { format!("{object} ({word})") } else { "/dev/null".into() };
     Some(format!(
         "--- {}\n+++ {}\n{}",
-        head(old.is_some(), "live"),
+        head(old.is_some(), was),
         head(new.is_some(), "bundle"),
         unified(&old_text, &new_text)
     ))
@@ -213,10 +214,10 @@ mod tests {
         let live = json!({"kind": "ConfigMap", "data": {"a": "1"}, "status": {"x": 1}, "metadata": {"name": "c", "uid": "u",
             "resourceVersion": "7", "generation": 2, "managedFields": [], "annotations": {keys::EPOCH_ANNOTATION: "u/1"}}});
         let after = json!({"kind": "ConfigMap", "data": {"a": "1"}, "metadata": {"name": "c"}});
-        assert_eq!(difference("ConfigMap c", Some(&live), Some(&after)), None);
-        let text = difference("ConfigMap c", None, Some(&after)).unwrap();
+        assert_eq!(difference("ConfigMap c", "live", Some(&live), Some(&after)), None);
+        let text = difference("ConfigMap c", "live", None, Some(&after)).unwrap();
         assert!(text.starts_with("--- /dev/null\n+++ ConfigMap c (bundle)\n@@ -0,0 +1,5 @@\n"), "{text}");
-        assert!(difference("ConfigMap c", Some(&live), None).unwrap().contains("+++ /dev/null"));
+        assert!(difference("ConfigMap c", "live", Some(&live), None).unwrap().contains("+++ /dev/null"));
     }
 
     #[test]
@@ -226,7 +227,8 @@ mod tests {
                 "data": {"password": password, "user": user}, "stringData": {"plain": password}})
         };
         let text =
-            difference("Secret s", Some(&secret("c2VjcmV0", "bWU=")), Some(&secret("bmV3", "bWU="))).unwrap();
+            difference("Secret s", "live", Some(&secret("c2VjcmV0", "bWU=")), Some(&secret("bmV3", "bWU=")))
+                .unwrap();
         assert!(
             text.contains("-  password: '*** (before)'\n+  password: '*** (after)'")
                 || text.contains("*** (before)"),
@@ -234,9 +236,9 @@ mod tests {
         );
         for value in ["c2VjcmV0", "bmV3", "bWU="] {
             assert!(!text.contains(value), "{text}");
-            let alone = difference("Secret s", None, Some(&secret(value, value))).unwrap();
+            let alone = difference("Secret s", "live", None, Some(&secret(value, value))).unwrap();
             assert!(!alone.contains(value), "{alone}");
         }
-        assert_eq!(difference("Secret s", Some(&secret("a", "b")), Some(&secret("a", "b"))), None);
+        assert_eq!(difference("Secret s", "live", Some(&secret("a", "b")), Some(&secret("a", "b"))), None);
     }
 }

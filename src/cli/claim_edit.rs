@@ -9,6 +9,8 @@ use crate::{
 
 /// Who speaks, in the claims written here.
 const HOLDER: &str = "command-line";
+/// In the place of a deployment id that nobody could read.
+const UNKNOWN: &str = "unknown";
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +91,22 @@ impl Edit {
                 None => return Edited::Unchanged("nothing to retry"),
             },
             Self::Release { .. } if slot == ClaimSlot::Empty => return Edited::Unchanged("no claim"),
+            // Who is thrown out may have left objects half done: that is for the next one to look for (S2).
+            Self::Release { force: true } if slot.is_unswept() => Some(Claim {
+                state: ClaimState::Expired,
+                holder: HOLDER.into(),
+                session: HOLDER.into(),
+                nonce,
+                attempt: 0,
+                lost: 0,
+                by: Vec::new(),
+                budget: 0,
+                deployment: slot.claim().map_or(UNKNOWN, |claim| &claim.deployment).to_owned(),
+                unswept: true,
+                retry_in: None,
+                cause: Some("released by command".into()),
+                unknown: slot.claim().map_or_else(Vec::new, |claim| claim.unknown.clone()),
+            }),
             Self::Release { .. } => None,
             Self::Quarantine { cause, .. } => {
                 if bd.spec.deployment_id.is_empty() {
@@ -202,7 +220,8 @@ mod tests {
         }
         let strange = bd(json!([{"type": "InProgress", "status": "True", "message": "?"}]));
         assert!(matches!(after(&Edit::Release { force: false }, &strange), Err(Edited::Refused(_))));
-        assert_eq!(after(&Edit::Release { force: true }, &strange).unwrap().1, ClaimSlot::Empty);
+        let (_, slot) = after(&Edit::Release { force: true }, &strange).unwrap();
+        assert!(slot.is_unswept() && !slot.is_open(), "{slot:?}");
     }
 
     #[test]
@@ -212,6 +231,25 @@ mod tests {
         let (status, slot) = after(&release, &bd(json!([other, claim("BackingOff")]))).unwrap();
         assert_eq!((status.conditions.len(), slot), (1, ClaimSlot::Empty));
         assert_eq!(after(&release, &bd(json!([other]))).unwrap_err(), Edited::Unchanged("no claim"));
+    }
+
+    #[test]
+    fn a_release_by_force_keeps_nothing_but_that_strays_are_to_be_looked_for() {
+        let force = Edit::Release { force: true };
+        for reason in ["Claimed", "Waiting"] {
+            let (_, slot) = after(&force, &bd(json!([claim(reason)]))).unwrap();
+            let left = slot.claim().unwrap();
+            assert_eq!(
+                (left.state, left.unswept, left.attempt, left.lost),
+                (ClaimState::Expired, true, 0, 0)
+            );
+            assert_eq!((left.nonce.0.as_str(), left.deployment.as_str()), ("fresh", "d"));
+            let again = bd(json!([{"type": "InProgress", "status": "False", "reason": "Expired",
+                "message": left.message()}]));
+            assert_eq!(after(&Edit::Release { force: false }, &again).unwrap().1, ClaimSlot::Empty);
+        }
+        // Of one that failed in order nothing is left to be looked for.
+        assert_eq!(after(&force, &bd(json!([claim("BackingOff")]))).unwrap().1, ClaimSlot::Empty);
     }
 
     #[test]

@@ -20,9 +20,9 @@ use crate::{
         Downstream,
         apply::{self, Owner},
         objects::{Identity, is_kept},
-        release::{Operation, Record, operation, unaccounted},
+        release::{Operation, Record, Release, operation, standing, unaccounted},
     },
-    render::{Object, parse_manifest},
+    render::{Hook, Object, parse_hooks, parse_manifest},
 };
 
 /// Flags of `flotilla diff`.
@@ -70,7 +70,7 @@ async fn compare(
     let inputs = Inputs { engine: &engine, below: Some(&below), flags: &verb.unit };
     let mut differs = false;
     for unit in &units {
-        for text in differences(&inputs, &below, unit, warn).await? {
+        for text in differences(&inputs, &below, unit).await? {
             differs = true;
             output::write(out, &text)?;
         }
@@ -78,12 +78,7 @@ async fn compare(
     Ok(differs)
 }
 
-async fn differences(
-    inputs: &Inputs<'_>,
-    below: &Downstream,
-    unit: &Unit,
-    warn: &dyn Fn(&str),
-) -> Result<Vec<String>, CliError> {
+async fn differences(inputs: &Inputs<'_>, below: &Downstream, unit: &Unit) -> Result<Vec<String>, CliError> {
     let (rendered, history) = unit::rendered(inputs, unit).await?;
     let (options, name) = (unit.bd.options(), unit.name());
     let namespace = api::release_namespace(&options).to_owned();
@@ -108,7 +103,7 @@ async fn differences(
     for object in &all {
         let seen = apply::preview(below, &owner, &all, object).await;
         let seen = seen.map_err(CliError::failed(format!("compare bundle {name}")))?;
-        found.extend(difference(&seen.object, seen.before.as_ref(), Some(&seen.after)));
+        found.extend(difference(&seen.object, "live", seen.before.as_ref(), Some(&seen.after)));
     }
     let kept: HashSet<Identity> = Identity::of_all(&all, &below.kinds, &namespace);
     for object in &earlier {
@@ -117,10 +112,40 @@ async fn differences(
             found.extend(removal(below, object, &identity).await?);
         }
     }
-    if !rendered.hooks.is_empty() {
-        warn(&format!("bundle {name}: {} hooks are not compared", rendered.hooks.len()));
-    }
+    found.extend(hooks(inputs, &history, &rendered.hooks, &name).await?);
     Ok(found)
+}
+
+/// What changes of the hooks since the revision that stands. They come and go, so the cluster cannot tell.
+async fn hooks(
+    inputs: &Inputs<'_>,
+    history: &[Record],
+    wanted: &[Hook],
+    name: &str,
+) -> Result<Vec<String>, CliError> {
+    let release = standing(history).and_then(|record| record.release.as_ref().ok());
+    let stored = parse_hooks(inputs.engine, release.map_or(&[], Release::hooks)).await;
+    let stored = stored.map_err(CliError::failed(format!("read the hooks of bundle {name}")))?;
+    Ok(hook_changes(&stored, wanted))
+}
+
+fn hook_changes(stored: &[Hook], wanted: &[Hook]) -> Vec<String> {
+    let title = |object: &Object| match &*object.namespace {
+        "" => format!("hook {} {}", object.kind, object.name),
+        namespace => format!("hook {} {namespace}/{}", object.kind, object.name),
+    };
+    // One object may be a hook twice, at different moments.
+    let same =
+        |one: &Hook, other: &Hook| title(&one.object) == title(&other.object) && one.events == other.events;
+    let mut found = Vec::new();
+    for hook in wanted {
+        let before = stored.iter().find(|old| same(old, hook)).map(|old| &old.object.value);
+        found.extend(difference(&title(&hook.object), "deployed", before, Some(&hook.object.value)));
+    }
+    for old in stored.iter().filter(|old| !wanted.iter().any(|hook| same(old, hook))) {
+        found.extend(difference(&title(&old.object), "deployed", Some(&old.object.value), None));
+    }
+    found
 }
 
 /// The objects of the revisions that may be live, each once.
@@ -156,7 +181,7 @@ async fn removal(
         namespace => format!("{} {namespace}/{}", identity.kind, identity.name),
     };
     match below.server.get::<Value>(&kind.path(&identity.namespace, &identity.name)).await {
-        Ok(live) => Ok(difference(&title, Some(&live), None)),
+        Ok(live) => Ok(difference(&title, "live", Some(&live), None)),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(CliError::failed(format!("read {title}"))(error)),
     }

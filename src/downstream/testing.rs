@@ -64,6 +64,12 @@ impl Exchange {
         self
     }
 
+    /// Answers with the body of the last write before this, under this uid and resourceVersion.
+    pub(crate) fn answers_sent(mut self, uid: &str, version: &str) -> Self {
+        self.answer = json!({"$sent": {"uid": uid, "resourceVersion": version}});
+        self
+    }
+
     /// Answers with a `Status` of this code, reason and message.
     pub(crate) fn refuses(mut self, code: u16, reason: &str, message: &str) -> Self {
         self.status = code;
@@ -108,6 +114,7 @@ impl Script {
 pub(crate) fn scripted(exchanges: Vec<Exchange>) -> (Server, Script) {
     let (client, mut server) = scripted::client();
     let task = tokio::spawn(async move {
+        let mut sent = Value::Null;
         for (number, exchange) in exchanges.into_iter().enumerate() {
             let call = server.try_next().await.unwrap_or_else(|| {
                 panic!("exchange {number} did not take place: {} {}", exchange.method, exchange.path)
@@ -121,9 +128,13 @@ pub(crate) fn scripted(exchanges: Vec<Exchange>) -> (Server, Script) {
             if let Some(check) = exchange.check {
                 check(&call.body);
             }
-            let answer = match exchange.answer.get("$stored") {
+            if !call.body.is_null() {
+                sent.clone_from(&call.body);
+            }
+            let echo = exchange.answer.get("$stored").or_else(|| exchange.answer.get("$sent"));
+            let answer = match echo {
                 Some(stored) => {
-                    let mut object = call.body.clone();
+                    let mut object = sent.clone();
                     for (key, value) in stored.as_object().expect("an object") {
                         object["metadata"][key] = value.clone();
                     }

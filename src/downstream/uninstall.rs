@@ -377,7 +377,11 @@ mod tests {
 
     #[tokio::test]
     async fn of_two_replicas_one_loses_the_guard() {
-        let (server, script) = scripted(vec![Exchange::put(&secret_path(2)).conflicts()]);
+        let theirs = record(2, "uninstalling").guarded("other/x").secret();
+        let (server, script) = scripted(vec![
+            Exchange::put(&secret_path(2)).conflicts(),
+            Exchange::get(&secret_path(2)).answers(theirs),
+        ]);
         let error = guard(&context(server), removal(&"u".into(), two())).await.err().unwrap();
         assert!(matches!(error, UninstallError::GuardLost { .. }), "{error}");
         script.finished().await;
@@ -387,7 +391,12 @@ mod tests {
     async fn a_guarded_release_is_taken_over_only_when_told_and_resumed_by_its_own_guard() {
         let uid = "u".into();
         let found = |by: &str| vec![record(2, "uninstalling").stamped("u/20").guarded(by).stored()];
-        let (server, script) = scripted(vec![guards("102"), guards("102").conflicts()]);
+        let theirs = record(2, "uninstalling").guarded("other/x").secret();
+        let (server, script) = scripted(vec![
+            guards("102"),
+            guards("102").conflicts(),
+            Exchange::get(&secret_path(2)).answers(theirs),
+        ]);
         let ctx = context(server);
         let error = guard(&ctx, removal(&uid, found("dead/x"))).await.err().unwrap();
         let UninstallError::Guarded { guard: Some(by), .. } = error else { panic!("{error}") };

@@ -165,8 +165,8 @@ pub(super) fn landed(end: &End, nonce: &super::Nonce, release: &str, at: &Snapsh
     let given_up = |state| at.slot.claim().is_some_and(|held| held.nonce == *nonce && held.state == state);
     match end {
         End::Deployed => at.slot == ClaimSlot::Empty && at.release == release,
-        End::Permanent | End::Release(None) => at.slot == ClaimSlot::Empty,
-        End::BackOff(_) => given_up(ClaimState::BackingOff),
+        End::Permanent(None) | End::Release(None) => at.slot == ClaimSlot::Empty,
+        End::BackOff(_) | End::Permanent(Some(_)) => given_up(ClaimState::BackingOff),
         End::Release(Some(_)) => given_up(ClaimState::Expired),
         End::Replace(next) => at.slot.is_held_by(&next.nonce),
     }

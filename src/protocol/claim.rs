@@ -201,6 +201,11 @@ impl Claim {
         }
     }
 
+    /// Whether it waits for another deployment id and not for its time: it keeps a mark, and nothing is to be done.
+    pub fn rests(&self) -> bool {
+        self.state == ClaimState::BackingOff && self.retry_in.is_none() && self.unswept
+    }
+
     /// Counts one lost attempt against `session`.
     pub fn lose(&mut self, session: &SessionId) {
         let short: String = session.0.chars().take(SHORT).collect();
@@ -274,6 +279,15 @@ impl ClaimSlot {
         match self {
             Self::Empty => false,
             Self::Claim(claim) => claim.unswept || claim.state != ClaimState::BackingOff,
+            Self::Unreadable { .. } => true,
+        }
+    }
+
+    /// Whether it alone asks for a claim on this deployment id, whatever the status says.
+    pub fn asks(&self, deployment: &str) -> bool {
+        match self {
+            Self::Empty => false,
+            Self::Claim(claim) => !claim.rests() || claim.deployment != deployment,
             Self::Unreadable { .. } => true,
         }
     }

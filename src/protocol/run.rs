@@ -169,7 +169,7 @@ fn end(unit: &mut Unit, outcome: Outcome, release: String, env: &Env<'_>, effect
     let result = match outcome {
         _ if latest.gate == Gate::Refused => End::Release(None),
         Outcome::Deployed => End::Deployed,
-        Outcome::Permanent => End::Permanent,
+        Outcome::Permanent => End::Permanent(claim.unswept.then(|| rests(&claim))),
         Outcome::Failed { cause } => End::BackOff(backed_off(&claim, cause, env)),
         // A living holder says so itself: that is a failure, not a loss.
         Outcome::Stopped if env.now >= deadline => {
@@ -263,7 +263,7 @@ fn ended(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect
             unit.work = Work::Claiming { claim: next, over: ClaimSlot::Empty, since, tries: 0, sent: false };
             won(unit, at, env, effects);
         }
-        End::Deployed | End::Permanent => {
+        End::Deployed | End::Permanent(_) => {
             unit.redeploy = false;
             unit.drift = None;
             if unit.latest.as_ref().is_some_and(|latest| may_claim(latest, false))
@@ -296,6 +296,12 @@ fn backed_off(claim: &Claim, cause: String, env: &Env<'_>) -> Claim {
         cause: Some(cause),
         ..claim.clone()
     }
+}
+
+/// What only a change can mend waits for it without a claim; the mark of a takeover needs one to stand on.
+fn rests(claim: &Claim) -> Claim {
+    let cause = Some("waits for a change; what a lost holder left is to be looked for then".into());
+    Claim { state: ClaimState::BackingOff, retry_in: None, cause, ..claim.clone() }
 }
 
 /// A hand-over is no loss, but it leaves its mark: attempts stay on record (S5), and the target may be half done (S2).

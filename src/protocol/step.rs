@@ -184,13 +184,14 @@ fn on_news(unit: &mut Unit, live: bool, env: &Env<'_>, effects: &mut Vec<Effect>
 ///
 /// A claim that was never finished does too, whatever the status says: the target may have been touched under it, for
 /// another deployment id than the one that the status names and the spec went back to (S2). So does one that cannot be
-/// read, after its time: or it would stand for ever, and nobody would monitor the unit under it.
+/// read, after its time: or it would stand for ever, and nobody would monitor the unit under it. One that rests until a
+/// change is no more work than a unit without a claim.
 ///
 /// `wanted` says that there is work although the status is up to date (see [`Unit::wants`]).
 pub(super) fn may_claim(snapshot: &Snapshot, wanted: bool) -> bool {
     snapshot.gate == Gate::Open
         && !snapshot.deployment.is_empty()
-        && (snapshot.outdated || wanted || snapshot.slot != ClaimSlot::Empty)
+        && (snapshot.outdated || wanted || snapshot.slot.asks(&snapshot.deployment))
 }
 
 /// Notes since when the slot shows what it shows.

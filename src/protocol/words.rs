@@ -10,8 +10,9 @@ use super::{Claim, Epoch, Gate, Holder, Nonce, SessionId, Snapshot, Time, Uid};
 pub enum End {
     /// Final status, claim removed.
     Deployed,
-    /// Status of a failure decided by the content alone, claim removed.
-    Permanent,
+    /// Status of a failure decided by the content alone; claim removed, or this one kept for its mark, which rests
+    /// until the deployment id changes.
+    Permanent(Option<Claim>),
     /// The failure's message, claim replaced by this one.
     BackOff(Claim),
     /// Claim given up (removed, if the object is on its way out), other fields stay.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::{Object, RenderError, Source, engine::Engine, objects, text};
+use super::{DeletePolicy, Hook, HookEvent, Object, RenderError, Source, engine::Engine, objects, text};
 
 /// The text Helm would keep: every object as a document, with the file it comes from.
 pub(super) fn manifest_text(objects: &[Object], sources: &[Source]) -> String {
@@ -40,4 +40,38 @@ fn write_document(text: &mut String, value: &Value, source: &Source) {
 pub async fn parse_manifest(engine: &Engine, text: &str) -> Result<Vec<Object>, RenderError> {
     let documents = engine.yaml(vec![("manifest".to_owned(), text.as_bytes().to_vec())]).await?;
     objects::objects(documents)
+}
+
+/// The hooks of a release record, at their places in it. One that holds no object has no moment: it never runs.
+///
+/// # Errors
+/// As those of [`parse_manifest`].
+pub async fn parse_hooks(engine: &Engine, records: &[Value]) -> Result<Vec<Hook>, RenderError> {
+    let mut hooks = Vec::with_capacity(records.len());
+    for record in records {
+        let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
+        let words = |key: &str| {
+            let words = record[key].as_array().into_iter().flatten().filter_map(Value::as_str);
+            words.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let manifest = text("manifest");
+        let object = parse_manifest(engine, &manifest).await?.into_iter().next();
+        let events = if object.is_some() { words("events") } else { Vec::new() };
+        hooks.push(Hook {
+            object: object.unwrap_or_else(|| Object {
+                api_version: String::new(),
+                kind: text("kind"),
+                namespace: String::new(),
+                name: text("name"),
+                value: Value::Null,
+            }),
+            path: text("path"),
+            events: events.iter().filter_map(|word| HookEvent::parse(word)).collect(),
+            weight: record["weight"].as_i64().and_then(|weight| i32::try_from(weight).ok()).unwrap_or(0),
+            delete_policies: words("delete_policies").into_iter().map(DeletePolicy::parse).collect(),
+            output_log_policies: words("output_log_policies"),
+            manifest,
+        });
+    }
+    Ok(hooks)
 }

@@ -40,7 +40,7 @@ use pieces::Piece;
 pub use archive::{ArchiveError, MAX_CHART, chart_bundle};
 pub use files::has_templates;
 pub use hooks::{DeletePolicy, HOOK, Hook, HookEvent};
-pub use manifest::parse_manifest;
+pub use manifest::{parse_hooks, parse_manifest};
 pub use objects::Object;
 pub use order::install_order;
 pub use style::external_directory;

@@ -35,6 +35,7 @@ pub enum Action {
     Tick(usize),
     Run(usize),
     Fail(usize),
+    Reject(usize),
     Wait(usize),
     Remove(usize),
     Crash(usize),
@@ -229,6 +230,9 @@ impl World {
             if budget.failures > 0 && run.pending.is_none() && !matches!(run.at, At::Ended(_)) {
                 actions.push(Fail(index));
             }
+            if budget.rejections > 0 && run.pending.is_none() && !matches!(run.at, At::Ended(_)) {
+                actions.push(Reject(index));
+            }
             if budget.waits > 0 && run.at == At::Close && run.pending.is_none() {
                 actions.push(Wait(index));
             }
@@ -309,6 +313,10 @@ impl World {
                 self.budget.failures -= 1;
                 let run = self.replicas[index].run.as_mut().expect("a run");
                 run.at = At::Ended(Outcome::Failed { cause: "quota".into() });
+            }
+            Action::Reject(index) => {
+                self.budget.rejections -= 1;
+                self.replicas[index].run.as_mut().expect("a run").at = At::Ended(Outcome::Permanent);
             }
             Action::Wait(index) => {
                 self.budget.waits -= 1;

@@ -72,6 +72,15 @@ impl Cluster {
         }
     }
 
+    /// What can happen where nothing goes wrong.
+    fn calm_steps(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        self.moves(&mut steps);
+        // What is missing stays so.
+        steps.retain(|step| !matches!(step, Step::FindAll | Step::In(_, Action::Find)));
+        steps
+    }
+
     /// What was done in one unit is known to the others.
     fn share(&mut self, from: usize) {
         if self.moves.is_some() {
@@ -209,12 +218,12 @@ impl Space for Cluster {
         cluster
     }
 
-    fn moment(&mut self, round: &mut u8, bug: Bug) -> Moment {
-        let mut steps = Vec::new();
-        self.moves(&mut steps);
-        // What is missing stays so.
-        steps.retain(|step| !matches!(step, Step::FindAll | Step::In(_, Action::Find)));
-        if let Some(step) = steps.first() {
+    fn width(&self) -> usize {
+        self.calm_steps().len()
+    }
+
+    fn moment(&mut self, choice: usize, round: &mut u8, bug: Bug) -> Moment {
+        if let Some(step) = self.calm_steps().get(choice) {
             self.make(*step, bug);
         } else if self.broken().is_none() {
             for index in 0..self.units.len() {

@@ -2,9 +2,9 @@
 //! From here on nothing goes wrong any more: everything must come to rest, as it should be, within a bound (L1–L5).
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     hash::{BuildHasherDefault, Hash, Hasher},
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use flotilla::protocol::{ClaimSlot, Work};
@@ -18,8 +18,6 @@ use super::{
 
 /// Steps of time in which everything must have come to rest: an absence, a budget and the longest back-off, one after another.
 pub const BOUND: u8 = 100;
-/// Moments within one step of time; more is a unit that spins.
-const MOMENTS: usize = 2000;
 
 /// One moment without faults.
 pub enum Moment {
@@ -34,43 +32,123 @@ pub enum Moment {
 /// Rounds that differ by more than time: what is swept and collected only later.
 const ROUNDS: u8 = 11;
 
-/// How many steps of time it takes from where to rest. From one state on everything is determined, so what many states
-/// have in common is gone through once, and every state of a search can be looked at.
-#[derive(Default)]
-pub struct Rests(Mutex<HashMap<u64, u8, BuildHasherDefault<Words>>>);
+/// Which runs without faults are gone through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orders {
+    /// Every one: whatever can happen next, does.
+    All,
+    /// So many: of what can happen always the first, always the last, then one by the hash of state and number.
+    Some(u64),
+}
+
+/// How many steps of time it takes from where to rest, at most. What many runs have in common is gone through once, so
+/// that every state of a search can be looked at.
+///
+/// Time passes only when nothing else can happen, so every run is fair: whoever can act does before the next step. A
+/// run that comes back to where it was goes on for ever, and is a finding like one that takes too long. A step that
+/// changes nothing is none: who can do nothing else spins.
+pub struct Rests {
+    orders: Orders,
+    known: Mutex<HashMap<u64, u8, BuildHasherDefault<Words>>>,
+}
+
+/// A state on the way, and what of it was looked at.
+struct Frame<S> {
+    space: S,
+    key: u64,
+    round: u8,
+    next: usize,
+    /// What was tried changed something.
+    moved: bool,
+    worst: u8,
+}
 
 impl Rests {
+    /// Nothing is known yet.
+    pub fn new(orders: Orders) -> Self {
+        Self { orders, known: Mutex::default() }
+    }
+
+    /// How many situations were looked at.
+    pub fn looked_at(&self) -> usize {
+        self.known().len()
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<u64, u8, BuildHasherDefault<Words>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Why `state` does not come to rest, or `None`.
     pub fn stuck<S: Space>(&self, state: &S, bug: Bug) -> Option<String> {
-        let mut space = state.calmed(bug);
-        let (mut round, mut moments) = (0u8, 0);
-        let mut way: Vec<(u64, u8)> = Vec::new();
-        let end = loop {
-            let mut hasher = Words(0);
-            (&space, round.min(ROUNDS)).hash(&mut hasher);
-            let here = hasher.finish();
-            if let Some(rest) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&here) {
-                break round.saturating_add(*rest);
-            }
-            way.push((here, round));
-            let before = round;
-            match space.moment(&mut round, bug) {
-                Moment::Moved => {}
-                Moment::Rest => break round,
-                Moment::Broken(why) => return Some(why.to_owned()),
-            }
-            moments = if round == before { moments + 1 } else { 0 };
-            if moments > MOMENTS {
-                return Some(format!("spins: {space:?}"));
-            }
-            if round >= BOUND {
-                return Some(format!("does not come to rest: {space:?}"));
-            }
-        };
-        let mut rests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        rests.extend(way.into_iter().map(|(here, at)| (here, end - at)));
-        (end >= BOUND).then(|| format!("comes to rest after {end} steps only: {state:?}"))
+        match self.orders {
+            Orders::All => self.stuck_in(state, None, bug),
+            Orders::Some(count) => (0..count).find_map(|order| self.stuck_in(state, Some(order), bug)),
+        }
     }
+
+    fn stuck_in<S: Space>(&self, state: &S, order: Option<u64>, bug: Bug) -> Option<String> {
+        let key = |space: &S, round: u8| {
+            let mut hasher = Words(0);
+            (space, round.min(ROUNDS), order).hash(&mut hasher);
+            hasher.finish()
+        };
+        let start = state.calmed(bug);
+        let first = Frame { key: key(&start, 0), space: start, round: 0, next: 0, moved: false, worst: 0 };
+        if let Some(rest) = self.known().get(&first.key) {
+            return too_late(*rest, state);
+        }
+        let mut under_way: HashSet<u64, BuildHasherDefault<Words>> = HashSet::default();
+        under_way.insert(first.key);
+        let mut way = vec![first];
+        loop {
+            let frame = way.last_mut().expect("not yet at its end");
+            let width = frame.space.width();
+            if frame.next == width.max(1) || (frame.moved && order.is_some()) {
+                if !frame.moved {
+                    return Some(format!("spins: {:?}", frame.space));
+                }
+                let done = way.pop().expect("the last");
+                under_way.remove(&done.key);
+                self.known().insert(done.key, done.worst);
+                let Some(before) = way.last_mut() else { return too_late(done.worst, state) };
+                before.worst = before.worst.max(done.worst.saturating_add(done.round - before.round));
+                continue;
+            }
+            let first = match order {
+                None | Some(0) => 0,
+                Some(1) => width.saturating_sub(1),
+                Some(_) => usize::try_from(frame.key >> 8).unwrap_or(0) % width.max(1),
+            };
+            let choice = (first + frame.next) % width.max(1);
+            frame.next += 1;
+            let (mut space, mut round) = (frame.space.clone(), frame.round);
+            match space.moment(choice, &mut round, bug) {
+                Moment::Rest => {
+                    frame.moved = true;
+                    continue;
+                }
+                Moment::Broken(why) => return Some(why.to_owned()),
+                Moment::Moved => {}
+            }
+            let key = key(&space, round);
+            if key == frame.key && round == frame.round {
+                continue; // who asks again and again changes nothing, and keeps nobody from going on
+            }
+            frame.moved = true;
+            let passed = round - frame.round;
+            if let Some(rest) = self.known().get(&key) {
+                frame.worst = frame.worst.max(rest.saturating_add(passed));
+            } else if round >= BOUND || !under_way.insert(key) {
+                return Some(format!("does not come to rest: {space:?}"));
+            } else {
+                way.push(Frame { space, key, round, next: 0, moved: false, worst: 0 });
+            }
+        }
+    }
+}
+
+fn too_late<S: Space>(rest: u8, state: &S) -> Option<String> {
+    (rest >= BOUND).then(|| format!("comes to rest after {rest} steps only: {state:?}"))
 }
 
 impl World {
@@ -89,12 +167,17 @@ impl World {
         world
     }
 
-    /// What can happen now happens; if nothing can, time passes.
-    pub fn go_on(&mut self, round: &mut u8, bug: Bug) -> Moment {
+    /// What can happen now.
+    pub fn calm_actions(&self) -> Vec<Action> {
         let mut actions = Vec::new();
         self.actions(&mut actions);
         actions.retain(|action| *action != Action::Find); // what is missing stays so
-        if let Some(action) = actions.first() {
+        actions
+    }
+
+    /// Of what can happen now, this happens; if nothing can, time passes.
+    pub fn go_on(&mut self, choice: usize, round: &mut u8, bug: Bug) -> Moment {
+        if let Some(action) = self.calm_actions().get(choice) {
             self.act(*action, bug);
         } else if self.broken.is_none() {
             if *round > 2 && bug != Bug::NoSweep {
@@ -160,6 +243,9 @@ impl World {
         let Some(bd) = &self.bd else {
             return self.down.record.is_none() && !objects.iter().flatten().any(|thing| self.is_ours(thing));
         };
+        if bd.rejected && bd.applied == bd.deployment {
+            return !bd.slot.asks(&bd.deployment); // the status says that it does not stand
+        }
         let stands = |object: &Option<Thing>| object.as_ref().is_some_and(|thing| self.is_ours(thing));
         let wanted = self.wanted(&bd.deployment);
         bd.slot == ClaimSlot::Empty
@@ -174,7 +260,7 @@ impl World {
         else {
             return true;
         };
-        if self.doubtful {
+        if self.doubtful || bd.rejected {
             return true;
         }
         let mut wanted = self.down.objects.iter().take(self.wanted(&bd.applied));

@@ -10,6 +10,8 @@ pub struct Budget {
     pub lost: u8,
     pub doubled: u8,
     pub failures: u8,
+    /// Deployments that fail for good: the content cannot be deployed.
+    pub rejections: u8,
     pub waits: u8,
     pub unrelated: u8,
     pub spec: u8,
@@ -77,6 +79,12 @@ pub enum Bug {
     ReaperClears,
     /// A claim that replaces one that took over does not say so.
     ForgetTakeover,
+    /// A deployment that fails for good after a takeover leaves no mark.
+    ForgetRejected,
+    /// Nobody takes over from anybody.
+    NeverSteal,
+    /// What failed is not tried again.
+    EndlessRest,
     /// Everybody claims at once.
     NoPreference,
 }

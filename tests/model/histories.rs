@@ -7,6 +7,7 @@ use std::env;
 use super::{
     actions::Action,
     cluster::{Cluster, Step, cluster},
+    fair::Orders,
     scenarios::world,
     search::Space,
     world::{Budget, Bug},
@@ -124,7 +125,7 @@ fn history(seed: u64) -> Result<u32, String> {
             return Err(format!("S2 after {past:?}"));
         }
     }
-    match cluster.stays_stuck(Bug::None) {
+    match cluster.stays_stuck(Orders::Some(3), Bug::None) {
         Some(why) => Err(format!("{why} after {past:?}")),
         None => Ok(cluster.units.iter().map(|unit| u32::from(unit.deployed)).sum()),
     }

@@ -124,6 +124,7 @@ impl World {
             applied: String::new(),
             release: String::new(),
             held: false,
+            rejected: false,
             slot: ClaimSlot::Empty,
         });
     }

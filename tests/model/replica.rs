@@ -62,7 +62,42 @@ impl World {
             entropy,
             config: &config,
         };
+        let before = (bug == Bug::NeverSteal).then(|| replica.unit.clone());
         let mut effects = step(&mut replica.unit, input, &env);
+        if let Some(before) = before
+            && effects.iter().any(|effect| matches!(effect, Effect::Note(Note::TakenOver { .. })))
+        {
+            replica.unit = before;
+            effects = vec![Effect::WakeAt(NOW + env.config.ttl)];
+        }
+        if bug == Bug::EndlessRest {
+            let endless = |end: &mut End| {
+                if let End::BackOff(claim) = end {
+                    claim.retry_in = Some(1_000_000);
+                }
+            };
+            if let Work::Finishing { end, result, .. } = &mut replica.unit.work {
+                endless(end);
+                endless(result);
+            }
+            for effect in &mut effects {
+                if let Effect::Finish { end, .. } = effect {
+                    endless(end);
+                }
+            }
+        }
+        if bug == Bug::ForgetRejected {
+            if let Work::Finishing { end: End::Permanent(kept), result: End::Permanent(result), .. } =
+                &mut replica.unit.work
+            {
+                (*kept, *result) = (None, None);
+            }
+            for effect in &mut effects {
+                if let Effect::Finish { end: End::Permanent(kept), .. } = effect {
+                    *kept = None;
+                }
+            }
+        }
         if bug == Bug::ForgetTakeover {
             if let Work::Finishing { end: End::Replace(next), .. } = &mut replica.unit.work {
                 next.unswept = false;

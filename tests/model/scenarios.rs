@@ -181,6 +181,18 @@ pub fn taken_over_and_moved() -> Scenario<World> {
     scenario("taken over, moved", world)
 }
 
+/// The holder is gone, and what it deployed turns out to be undeployable; then the spec changes.
+pub fn taken_over_and_rejected() -> Scenario<World> {
+    let mut world = taken_over_and_moved().start;
+    world.budget = Budget { rejections: 1, spec: 1, ..Budget::default() };
+    scenario("taken over, rejected", world)
+}
+
+/// The deployment fails, as the cluster decides, and is tried again.
+pub fn failure() -> Scenario<World> {
+    scenario("failure", held(2, 1, Budget { failures: 1, lost: 1, ..Budget::default() }))
+}
+
 pub fn three() -> Scenario<World> {
     scenario("three", world(3, 1, Budget::default()))
 }

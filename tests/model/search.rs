@@ -7,7 +7,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use super::{
     actions::Action,
-    fair::{Moment, Rests},
+    fair::{Moment, Orders, Rests},
     world::{Bug, World},
 };
 
@@ -23,11 +23,13 @@ pub trait Space: Clone + Debug + Hash + Eq + Send + Sync + 'static {
     fn is_true(&self) -> bool;
     /// From here on nothing goes wrong.
     fn calmed(&self, bug: Bug) -> Self;
-    /// What can happen now happens; if nothing can, time passes.
-    fn moment(&mut self, round: &mut u8, bug: Bug) -> Moment;
+    /// How much can happen now, where nothing goes wrong any more.
+    fn width(&self) -> usize;
+    /// Of what can happen now, this happens; if nothing can, time passes.
+    fn moment(&mut self, choice: usize, round: &mut u8, bug: Bug) -> Moment;
     /// Why it does not come to rest when all faults stop.
-    fn stays_stuck(&self, bug: Bug) -> Option<String> {
-        Rests::default().stuck(self, bug)
+    fn stays_stuck(&self, orders: Orders, bug: Bug) -> Option<String> {
+        Rests::new(orders).stuck(self, bug)
     }
 }
 
@@ -48,8 +50,11 @@ impl Space for World {
     fn calmed(&self, bug: Bug) -> Self {
         self.without_faults(bug)
     }
-    fn moment(&mut self, round: &mut u8, bug: Bug) -> Moment {
-        self.go_on(round, bug)
+    fn width(&self) -> usize {
+        self.calm_actions().len()
+    }
+    fn moment(&mut self, choice: usize, round: &mut u8, bug: Bug) -> Moment {
+        self.go_on(choice, round, bug)
     }
 }
 
@@ -58,6 +63,7 @@ pub struct Scenario<S> {
     name: &'static str,
     pub start: S,
     bug: Bug,
+    orders: Orders,
     rests: Rests,
 }
 
@@ -92,7 +98,13 @@ impl<S: Space> Model for Scenario<S> {
 
 impl<S: Space> Scenario<S> {
     pub fn new(name: &'static str, start: S) -> Self {
-        Self { name, start, bug: Bug::None, rests: Rests::default() }
+        Self { name, start, bug: Bug::None, orders: Orders::All, rests: Rests::new(Orders::All) }
+    }
+
+    /// Its runs without faults are too many: only these are gone through.
+    pub fn in_orders(mut self, orders: Orders) -> Self {
+        (self.orders, self.rests) = (orders, Rests::new(orders));
+        self
     }
 
     /// Searches it whole; its states, and what was found, by name, with the way there.
@@ -103,14 +115,18 @@ impl<S: Space> Scenario<S> {
         let checker =
             self.checker().target_state_count(LIMIT).finish_when(HasDiscoveries::Any).spawn_bfs().join();
         let (unique, all) = (checker.unique_state_count(), checker.state_count());
-        println!("{name}: {unique} states of {all} reached, {:.1?}", begun.elapsed());
+        let rests = checker.model().rests.looked_at();
+        println!("{name}: {unique} states of {all} reached, {rests} without faults, {:.1?}", begun.elapsed());
         assert!(all < LIMIT, "{name} is not searched whole");
         let found = checker
             .discoveries()
             .into_iter()
             .map(|(property, path)| {
                 let end = path.last_state();
-                let why = end.broken().map(str::to_owned).or_else(|| end.stays_stuck(checker.model().bug));
+                let why = end
+                    .broken()
+                    .map(str::to_owned)
+                    .or_else(|| end.stays_stuck(checker.model().orders, checker.model().bug));
                 (property.to_owned(), format!("{:?}\n{:?}", path.into_actions(), why))
             })
             .collect();

@@ -124,6 +124,31 @@ fn a_takeover_that_its_replacement_forgets_is_a_hole() {
 }
 
 #[test]
+fn what_a_lost_holder_left_is_looked_for_though_it_cannot_be_deployed_until_a_change() {
+    taken_over_and_rejected().holds();
+}
+
+#[test]
+fn a_takeover_that_a_rejection_forgets_is_a_hole() {
+    taken_over_and_rejected().finds(Bug::ForgetRejected);
+}
+
+#[test]
+fn what_failed_is_tried_again() {
+    failure().holds();
+}
+
+#[test]
+fn a_rest_without_an_end_is_noticed() {
+    failure().finds(Bug::EndlessRest);
+}
+
+#[test]
+fn a_dead_holder_whom_nobody_replaces_is_noticed() {
+    crash().finds(Bug::NeverSteal);
+}
+
+#[test]
 fn stealing_a_pending_record_is_a_hole() {
     freeze().finds(Bug::StealPending);
 }

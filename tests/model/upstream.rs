@@ -35,15 +35,17 @@ impl World {
                     End::Deployed => {
                         next.slot = ClaimSlot::Empty;
                         (next.applied, next.release) = (bd.deployment.clone(), release.clone());
+                        next.rejected = false;
                         self.doubtful = false;
                         self.deployed += 1;
                         if self.deployed > 1 && !self.disturbed {
                             self.break_("S9: deployed twice without a fault");
                         }
                     }
-                    End::Permanent => {
-                        next.slot = ClaimSlot::Empty;
+                    End::Permanent(claim) => {
+                        next.slot = claim.clone().map_or(ClaimSlot::Empty, ClaimSlot::Claim);
                         next.applied.clone_from(&bd.deployment);
+                        next.rejected = true;
                     }
                     End::BackOff(claim) => next.slot = ClaimSlot::Claim(claim.clone()),
                     End::Release(claim) => {
@@ -100,7 +102,7 @@ impl World {
             self.break_("S3: claimed for another deployment id");
         }
         // What came back after its deletion was seen is deployed anew, whatever its status says.
-        let up_to_date = bd.applied == bd.deployment && bd.slot == ClaimSlot::Empty;
+        let up_to_date = bd.applied == bd.deployment && !bd.slot.asks(&bd.deployment);
         if up_to_date && !replaces && !self.restored {
             self.break_("S2: claimed though it is up to date");
         }
@@ -156,7 +158,10 @@ impl World {
             End::Deployed if self.unswept => {
                 self.break_("S2: nobody looked for what a lost holder left behind");
             }
-            End::Deployed | End::Permanent | End::BackOff(_) if !same => {
+            End::Permanent(None) if self.unswept => {
+                self.break_("S2: the mark of what a lost holder left behind is gone");
+            }
+            End::Deployed | End::Permanent(_) | End::BackOff(_) if !same => {
                 self.break_("S4: the result of another deployment id");
             }
             End::Release(None) => self.break_("S2: the mark of unfinished work is gone"),

@@ -34,6 +34,8 @@ pub struct Bd {
     pub applied: String,
     pub release: String,
     pub held: bool,
+    /// Its status says that it cannot be deployed.
+    pub rejected: bool,
     pub slot: ClaimSlot,
 }
 

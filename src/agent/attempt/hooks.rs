@@ -4,18 +4,16 @@
 
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use serde_json::Value;
-
 use super::{AttemptError, Run};
 use crate::{
-    agent::{context::Context, waiting::Waits},
+    agent::waiting::Waits,
     downstream::{
         hooks::{self, Diary, Runner},
         release::{Gate, Operation, Phase, ReleaseError},
     },
-    render::{self, DeletePolicy, Hook, HookEvent, Object, RenderError},
+    render::{Hook, HookEvent},
 };
+use futures::future::BoxFuture;
 
 /// How long readiness is waited for where `atomic` asks for it and nothing says how long: Helm's own limit.
 const ATOMIC_WAIT: u64 = 30;
@@ -113,35 +111,4 @@ impl Diary for Book<'_> {
             self.gate.store_runs().await
         })
     }
-}
-
-/// The hooks of a release record, at their places in it. One that holds no object has no moment: it never runs.
-pub(in crate::agent) async fn stored(ctx: &Context, records: &[Value]) -> Result<Vec<Hook>, RenderError> {
-    let mut hooks = Vec::with_capacity(records.len());
-    for record in records {
-        let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
-        let words = |key: &str| {
-            let words = record[key].as_array().into_iter().flatten().filter_map(Value::as_str);
-            words.map(str::to_owned).collect::<Vec<_>>()
-        };
-        let manifest = text("manifest");
-        let object = render::parse_manifest(&ctx.engine, &manifest).await?.into_iter().next();
-        let events = if object.is_some() { words("events") } else { Vec::new() };
-        hooks.push(Hook {
-            object: object.unwrap_or_else(|| Object {
-                api_version: String::new(),
-                kind: text("kind"),
-                namespace: String::new(),
-                name: text("name"),
-                value: Value::Null,
-            }),
-            path: text("path"),
-            events: events.iter().filter_map(|word| HookEvent::parse(word)).collect(),
-            weight: record["weight"].as_i64().and_then(|weight| i32::try_from(weight).ok()).unwrap_or(0),
-            delete_policies: words("delete_policies").into_iter().map(DeletePolicy::parse).collect(),
-            output_log_policies: words("output_log_policies"),
-            manifest,
-        });
-    }
-    Ok(hooks)
 }

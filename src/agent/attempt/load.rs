@@ -17,7 +17,7 @@ use crate::{
         fence::Fenced,
         lookup::LiveLookup,
         references::LiveReferences,
-        release::{Operation, Record, Status, operation},
+        release::{Operation, Record, operation, standing_values},
     },
     render::{
         self,
@@ -205,10 +205,6 @@ impl Inputs {
         let Some(last) = history.last() else { return };
         self.release.revision = last.revision + 1;
         self.release.is_upgrade = operation(history) == Operation::Upgrade;
-        let newest = |wanted: Status| history.iter().rev().find(|record| record.status == wanted);
-        self.previous_values = newest(Status::Deployed)
-            .or_else(|| newest(Status::Superseded))
-            .and_then(|record| record.release.as_ref().ok())
-            .and_then(|release| release.config.as_ref()?.as_object().cloned());
+        self.previous_values = standing_values(history).cloned();
     }
 }

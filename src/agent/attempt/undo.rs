@@ -6,11 +6,7 @@ use std::collections::HashSet;
 
 use tracing::info;
 
-use super::{
-    AttemptError, Deployed, Run,
-    error::Class,
-    hooks::{self, moments},
-};
+use super::{AttemptError, Deployed, Run, error::Class, hooks::moments};
 use crate::{
     downstream::{
         prune,
@@ -116,7 +112,7 @@ impl Run {
         let ctx = &self.job.ctx;
         let objects =
             render::parse_manifest(&ctx.engine, gate.manifest()).await.map_err(AttemptError::Render)?;
-        let hooks = hooks::stored(ctx, gate.hooks()).await.map_err(AttemptError::Render)?;
+        let hooks = render::parse_hooks(&ctx.engine, gate.hooks()).await.map_err(AttemptError::Render)?;
         let old = Rendered { objects, hooks, hash: hash.to_owned(), ..Rendered::default() };
         let [before, after] = gate.operation().map(moments).unwrap_or(moments(Operation::Upgrade));
         self.run_hooks(gate, hash, &old.hooks, before).await?;

@@ -58,6 +58,8 @@ pub(super) fn claimed(facts: &Facts<'_>, claim: &Claim, told: &mut Explanation) 
             told.waits_for = not_ready(facts);
             open_claim(facts, claim, life, since, told);
         }
+        // Its conditions say what is wrong; the claim only keeps a mark.
+        ClaimState::BackingOff if claim.rests() => {}
         ClaimState::BackingOff => backing_off(facts, claim, since, told),
         ClaimState::Expired => {
             told.at(Phase::Expired, "lost its claim and may be claimed by any replica.");

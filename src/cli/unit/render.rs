@@ -14,7 +14,7 @@ use crate::{
         Downstream,
         lookup::LiveLookup,
         references::LiveReferences,
-        release::{Operation, Record, Status, operation},
+        release::{Operation, Record, operation, standing_values},
     },
     render::{
         self, Kinds, Rendered, Scope,
@@ -113,7 +113,7 @@ pub async fn rendered(inputs: &Inputs<'_>, unit: &Unit) -> Result<(Rendered, Vec
         capabilities: &capabilities,
         lookup: &lookup,
         values: &values,
-        previous_values: previous_values(&history),
+        previous_values: standing_values(&history),
     };
     let mut rendered = render::render(inputs.engine, job).await.map_err(CliError::failed(&*rendering))?;
     if !options.target_namespace.is_empty() {
@@ -124,13 +124,6 @@ pub async fn rendered(inputs: &Inputs<'_>, unit: &Unit) -> Result<(Rendered, Vec
         rendered.force_namespace(&options.target_namespace, kinds).map_err(CliError::failed(&*rendering))?;
     }
     Ok((rendered, history))
-}
-
-/// The values that an upgrade without any would reuse: of the revision that it replaces.
-fn previous_values(history: &[Record]) -> Option<&serde_json::Map<String, Value>> {
-    let newest = |wanted: Status| history.iter().rev().find(|record| record.status == wanted);
-    let record = newest(Status::Deployed).or_else(|| newest(Status::Superseded))?;
-    record.release.as_ref().ok()?.config.as_ref()?.as_object()
 }
 
 /// Stands for a cluster that is not asked.

@@ -133,6 +133,7 @@ async fn a_leftover_that_its_holder_just_closed_counts_as_it_stands() {
     let closed = record(1, "deployed").stamped("u/10").at("150").secret();
     let (server, script) = scripted(vec![
         Exchange::put(&secret_path(1)).conflicts(),
+        Exchange::get(&secret_path(1)).answers(closed.clone()),
         Exchange::get(&secret_path(1)).answers(closed),
         creates(2, "pending-upgrade"),
     ]);
@@ -211,10 +212,29 @@ async fn the_namespace_is_made_only_when_it_is_missing() {
 
 #[tokio::test]
 async fn a_revision_that_exists_by_now_is_a_lost_race() {
-    let (server, script) =
-        scripted(vec![Exchange::post(SECRETS).refuses(409, "AlreadyExists", "secrets exists")]);
+    let theirs = record(1, "pending-install").stamped("u/21").secret();
+    let (server, script) = scripted(vec![
+        Exchange::post(SECRETS).refuses(409, "AlreadyExists", "secrets exists"),
+        Exchange::get(&secret_path(1)).answers(theirs),
+    ]);
     let error = Gate::open(&store(server), &fence("u/20"), input(vec![])).await.err().unwrap();
     assert!(matches!(error, ReleaseError::Raced { .. }));
+    script.finished().await;
+}
+
+#[tokio::test]
+async fn a_write_that_was_repeated_on_its_way_is_known_by_what_stands() {
+    let stands = |version| Exchange::get(&secret_path(1)).answers_sent("uid-1", version);
+    let (server, script) = scripted(vec![
+        Exchange::post(SECRETS).refuses(409, "AlreadyExists", "secrets exists"),
+        stands("101"),
+        Exchange::put(&secret_path(1))
+            .expecting(|sent| assert_eq!(sent["metadata"]["resourceVersion"], "101"))
+            .conflicts(),
+        stands("102"),
+    ]);
+    let gate = Gate::open(&store(server), &fence("u/20"), input(vec![])).await.unwrap();
+    assert_eq!(gate.deployed(None).await.unwrap(), 1);
     script.finished().await;
 }
 

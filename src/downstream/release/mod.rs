@@ -19,7 +19,9 @@ pub(crate) mod fixtures;
 pub use codec::{CodecError, Info, RECORD_LIMIT, Release, Status, decode, encode};
 pub use gate::{Gate, GateInput};
 pub use runs::Phase;
-pub use state::{Operation, ReleaseState, deployed, operation, state, unaccounted};
+pub use state::{
+    Operation, ReleaseState, deployed, operation, standing, standing_values, state, unaccounted,
+};
 pub(in crate::downstream) use store::APPLY;
 pub use store::{Clock, Guard, Record, Store};
 pub use survey::Standing;

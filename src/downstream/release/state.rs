@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the cluster holds for a unit, decided from its history alone, before anything is changed.
 
+use serde_json::{Map, Value};
+
 use super::{
     codec::{Release, Status},
     store::{Guard, Record},
@@ -118,6 +120,17 @@ pub fn operation(history: &[Record]) -> Operation {
         )
     });
     if deployed { Operation::Upgrade } else { Operation::Install }
+}
+
+/// The values that an upgrade without any reuses, as Helm does: those of the revision that it replaces.
+pub fn standing_values(history: &[Record]) -> Option<&Map<String, Value>> {
+    standing(history)?.release.as_ref().ok()?.config.as_ref()?.as_object()
+}
+
+/// The newest revision that is or was deployed.
+pub fn standing(history: &[Record]) -> Option<&Record> {
+    let newest = |wanted: Status| history.iter().rev().find(|record| record.status == wanted);
+    newest(Status::Deployed).or_else(|| newest(Status::Superseded))
 }
 
 /// The records whose objects may be live and are not listed by an older one that is deployed: the last deployed

@@ -334,6 +334,9 @@ impl Store {
     }
 
     /// Sends a record; what comes back replaces its metadata.
+    ///
+    /// A conflict is looked at: where what stands is what was sent, word for word, something on the way repeated the
+    /// request, and this is the answer to the second (S9). Stamp, guard and times make it no other replica's.
     async fn send(
         &self,
         method: Method,
@@ -352,9 +355,31 @@ impl Store {
             metadata: ObjectMeta,
         }
         let stored = self.server.write::<Stored>(method, path, &body).await;
-        let mut stored = stored.map_err(RequestError::without_values)?.metadata;
+        let mut stored = match stored {
+            Ok(stored) => stored.metadata,
+            Err(error) if error.is_conflict() => {
+                self.carried_out(&body).await.ok_or_else(|| error.without_values())?
+            }
+            Err(error) => return Err(error.without_values()),
+        };
         stored.managed_fields = None;
         Ok(stored)
+    }
+
+    /// The metadata of what stands, if it is what was sent; more of it than that was added by the server.
+    async fn carried_out(&self, sent: &Secret) -> Option<ObjectMeta> {
+        let found = self.reader.get::<Secret>(&path(&sent.metadata)).await.ok()?;
+        let whole = |sent: &Option<BTreeMap<String, String>>, found: &Option<BTreeMap<String, String>>| {
+            sent.iter()
+                .flatten()
+                .all(|(key, value)| found.as_ref().and_then(|map| map.get(key)) == Some(value))
+        };
+        let (meta, stands) = (&sent.metadata, &found.metadata);
+        let same = found.data == sent.data
+            && whole(&meta.labels, &stands.labels)
+            && whole(&meta.annotations, &stands.annotations)
+            && (meta.uid.is_none() || meta.uid == stands.uid);
+        same.then_some(found.metadata)
     }
 }
 

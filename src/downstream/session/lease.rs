@@ -66,7 +66,7 @@ impl SessionConfig {
     }
 
     fn lease(&self, free: usize) -> Lease {
-        let now = MicroTime(Timestamp::now());
+        let now = now();
         let mut notes = self.notes(free);
         notes.insert(HOLDER.to_owned(), self.holder.0.clone());
         notes.insert(VERSION.to_owned(), self.version.clone());
@@ -198,6 +198,14 @@ impl Drop for SessionLease {
 struct Known {
     uid: Option<String>,
     version: Option<String>,
+    /// When it was last renewed, as the Lease says.
+    renewed: Option<MicroTime>,
+}
+
+/// Now, no finer than a Lease keeps it: what was sent can be told from what stands.
+fn now() -> MicroTime {
+    let now = Timestamp::now();
+    MicroTime(Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now))
 }
 
 #[derive(Debug)]
@@ -243,7 +251,8 @@ impl Keeper {
             source,
         };
         let sent = Instant::now();
-        match self.patch().await {
+        let time = now();
+        match self.patch(&time).await {
             Ok(()) => Ok(sent),
             Err(error) if error.is_not_found() => self.recreate().await,
             Err(error) if error.is_conflict() => {
@@ -251,8 +260,12 @@ impl Keeper {
                 if !self.reread().await? {
                     return self.recreate().await;
                 }
+                // Or this very one was, and was sent again on its way.
+                if self.known.renewed.as_ref() == Some(&time) {
+                    return Ok(sent);
+                }
                 let sent = Instant::now();
-                self.patch().await.map(|()| sent).map_err(|source| failed(&self.config, source))
+                self.patch(&now()).await.map(|()| sent).map_err(|source| failed(&self.config, source))
             }
             Err(source) => Err(failed(&self.config, source)),
         }
@@ -274,7 +287,11 @@ impl Keeper {
             }
             // An earlier create of ours, whose answer was lost, also ends here.
             Err(error) if error.is_conflict() && self.reread().await? => {
-                self.patch().await.map_err(|source| self.not_created(source))
+                let written = lease.spec.and_then(|spec| spec.renew_time);
+                if self.known.renewed == written {
+                    return Ok(()); // this one, sent again on its way
+                }
+                self.patch(&now()).await.map_err(|source| self.not_created(source))
             }
             Err(source) => Err(self.not_created(source)),
         }
@@ -284,14 +301,14 @@ impl Keeper {
         SessionError::Create { name: lease_name(&self.config.session), source }
     }
 
-    async fn patch(&mut self) -> Result<(), CallError> {
+    async fn patch(&mut self, time: &MicroTime) -> Result<(), CallError> {
         let free = self.free.load(Ordering::Relaxed);
         let patch = Patch::Merge(json!({
             "metadata": {
                 "resourceVersion": self.known.version,
                 "annotations": self.config.notes(free),
             },
-            "spec": { "renewTime": MicroTime(Timestamp::now()) },
+            "spec": { "renewTime": time },
         }));
         let name = lease_name(&self.config.session);
         let lease = call(self.config.limit(), self.api.patch(&name, &PatchParams::default(), &patch)).await?;
@@ -317,8 +334,11 @@ impl Keeper {
     }
 
     fn note(&mut self, lease: &Lease) {
-        self.known =
-            Known { uid: lease.metadata.uid.clone(), version: lease.metadata.resource_version.clone() };
+        self.known = Known {
+            uid: lease.metadata.uid.clone(),
+            version: lease.metadata.resource_version.clone(),
+            renewed: lease.spec.as_ref().and_then(|spec| spec.renew_time.clone()),
+        };
     }
 
     async fn delete(mut self) -> Result<(), SessionError> {

@@ -387,6 +387,32 @@ fn the_mark_of_a_takeover_goes_on_until_a_deployment_has_swept() {
     assert_ne!(finish(&effects), Some((&"13".into(), &End::Replace(next))));
     assert!(replaced(&mut bench, &effects, "d3"));
 
+    // It cannot be deployed: the mark waits for the change, and nothing else does.
+    for takes_over in [true, false] {
+        let (mut bench, claim) = vanished();
+        if takes_over {
+            bench.step(Input::Written(held("11", &claim)));
+        } else {
+            bench = Bench::running();
+        }
+        let effects = bench.done(Outcome::Permanent);
+        let Some((_, End::Permanent(left))) = finish(&effects) else { panic!("{effects:?}") };
+        assert_eq!(left.is_some(), takes_over);
+        let Some(left) = left.clone() else { continue };
+        let rejected = |version: &str, deployment: &str| Snapshot {
+            outdated: deployment != left.deployment,
+            deployment: deployment.into(),
+            ..held(version, &left)
+        };
+        assert_eq!(bench.step(Input::Written(rejected("12", &left.deployment))), []);
+        let mut other = Bench::new();
+        assert_eq!(other.step(Input::Seen(rejected("12", &left.deployment))), []);
+        other.pass(100_000);
+        assert_eq!(other.step(Input::Tick), []);
+        other.step(Input::Seen(rejected("13", "d9")));
+        assert_eq!((other.claim().unswept, other.claim().attempt), (true, 1));
+    }
+
     // It fails, and another replica tries next; a failure of its own leaves no mark.
     for takes_over in [true, false] {
         let mut bench = if takes_over {

@@ -201,6 +201,40 @@ async fn a_conflict_is_settled_by_reading_and_a_removed_lease_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_repeated_on_its_way_is_known_by_its_time() {
+    let standing = |version: &str, time: &serde_json::Value| {
+        let mut lease = stored(version);
+        lease["spec"]["renewTime"] = time.clone();
+        lease
+    };
+    let (client, mut server) = scripted::client();
+    let (lease, ()) = tokio::join!(SessionLease::start(client, config(), slots(1)), async {
+        let call = server.next().await;
+        let time = call.body["spec"]["renewTime"].clone();
+        call.refuse(409, "AlreadyExists");
+        server.next().await.answer(200, &standing("4", &time));
+    });
+    let lease = lease.unwrap();
+    let mut renewals = lease.health().renewals();
+    renewals.mark_unchanged();
+
+    let call = server.next().await;
+    assert_eq!(call.body["metadata"]["resourceVersion"], "4");
+    let (sent, time) = (Instant::now(), call.body["spec"]["renewTime"].clone());
+    tokio::time::advance(Duration::from_millis(100)).await;
+    call.refuse(409, "Conflict");
+    server.next().await.answer(200, &standing("5", &time));
+    renewals.changed().await.unwrap();
+    assert_eq!(lease.health().last_renewed(), sent);
+
+    let call = server.next().await;
+    assert_eq!(
+        (call.line(), &call.body["metadata"]["resourceVersion"]),
+        (format!("PATCH {PATH}/flotilla-b1"), &json!("5"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_end_deletes_exactly_the_lease_it_knows() {
     let (client, mut server) = scripted::client();
     let lease = started(&mut server, client, &slots(1)).await;

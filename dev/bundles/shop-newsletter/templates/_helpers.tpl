@@ -1,0 +1,4 @@
+{{- define "labels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/part-of: {{ .Release.Namespace }}
+{{- end }}
