@@ -15,6 +15,16 @@ mod delay;
 mod figures;
 #[path = "benchmark/ground.rs"]
 mod ground;
+#[path = "benchmark/rest.rs"]
+mod rest;
+#[path = "benchmark/scale.rs"]
+mod scale;
+#[path = "benchmark/table.rs"]
+mod table;
+
+#[path = "disorder/etcd.rs"]
+#[allow(dead_code)] // the chaos run uses the rest of it
+mod etcd;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -36,9 +46,18 @@ struct Arguments {
     /// How often everything is measured; the table shows medians.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Bundles in each run.
-    #[arg(long, default_value_t = 200)]
-    bundles: usize,
+    /// Instead of throughput: what three replicas write and answer once everything is deployed.
+    #[arg(long)]
+    steady: bool,
+    /// How long nothing changes then.
+    #[arg(long, value_parser = duration::parse, default_value = "5m")]
+    rest: Duration,
+    /// Instead of throughput: memory, lists and watches of replicas that start into a deployed fleet.
+    #[arg(long, conflicts_with = "steady")]
+    scale: bool,
+    /// Bundles in each run [default: 200, or 300 with --steady, or 1000 with --scale].
+    #[arg(long)]
+    bundles: Option<usize>,
     /// ConfigMaps in each bundle.
     #[arg(long, default_value_t = 10)]
     objects: usize,
@@ -78,6 +97,10 @@ enum Arrival {
 }
 
 impl Arguments {
+    fn bundles(&self) -> usize {
+        self.bundles.unwrap_or(200)
+    }
+
     fn slots(&self) -> usize {
         self.slots.unwrap_or(if self.delay.is_some() { 2 } else { 16 })
     }
@@ -122,13 +145,17 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     let tools = Tools::build(Tools::CONTROL_PLANE)?;
     let world = World::start(&world::built_binary()?, tools, Downstream::Bare).await?;
-    let result = measure(&world, &arguments).await;
+    let result = match &arguments {
+        Arguments { steady: true, .. } => rest::run(&world, &arguments).await,
+        Arguments { scale: true, .. } => scale::run(&world, &arguments).await,
+        _ => measure(&world, &arguments).await,
+    };
     world.conclude(result)
 }
 
 async fn measure(world: &World, arguments: &Arguments) -> anyhow::Result<()> {
     let what = if arguments.chart { "charts" } else { "bundles" };
-    let size = format!("{} {what} of {} ConfigMaps", arguments.bundles, arguments.objects);
+    let size = format!("{} {what} of {} ConfigMaps", arguments.bundles(), arguments.objects);
     eprintln!("{size}, {} slots, {} rounds", arguments.slots(), arguments.rounds);
     // A bare loop knows nothing of bundles that come later, and has nothing to share a delay with.
     let with_bare = arguments.delay.is_none() && arguments.arrival == Arrival::Waiting;

@@ -58,7 +58,7 @@ impl<'a> Ground<'a> {
         let mut namespace = Namespace::default();
         namespace.metadata.name = Some(name.into());
         namespaces.create(&PostParams::default(), &namespace).await?;
-        let bundles: Vec<Bundle> = (0..arguments.bundles)
+        let bundles: Vec<Bundle> = (0..arguments.bundles())
             .map(|index| {
                 let make = if arguments.chart { Bundle::chart } else { Bundle::config_maps };
                 make(&format!("{name}-{index:03}"), name, arguments.objects, "1")
@@ -159,9 +159,18 @@ pub fn children(parent: u32) -> anyhow::Result<BTreeMap<u32, String>> {
 
 /// The most memory a process has had resident, in megabytes (10⁶ bytes).
 pub fn peak_memory(pid: u32) -> anyhow::Result<f64> {
+    memory(pid, "VmHWM:")
+}
+
+/// What of a process is resident now and of no file, in megabytes (10⁶ bytes).
+pub fn own_memory(pid: u32) -> anyhow::Result<f64> {
+    memory(pid, "RssAnon:")
+}
+
+fn memory(pid: u32, field: &str) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let value = status.lines().find_map(|line| line.strip_prefix(field));
     let kibibytes: f64 =
-        peak.and_then(|value| value.split_whitespace().next()).unwrap_or("0").parse().unwrap_or(0.0);
+        value.and_then(|value| value.split_whitespace().next()).unwrap_or("0").parse().unwrap_or(0.0);
     Ok(kibibytes * 1024.0 / 1e6)
 }

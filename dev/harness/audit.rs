@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The audit log: who asked the API server for what, and what came of it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
@@ -17,6 +18,9 @@ rules:
 - level: Metadata
 "#;
 
+/// Where the API server says which token a service account used.
+const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
+
 /// One answered request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
@@ -24,6 +28,8 @@ pub struct AuditEntry {
     pub verb: String,
     /// The authenticated user.
     pub user: String,
+    /// Which of the user's tokens was used, as [`fleet::credential`](super::fleet::credential) tells it; or empty.
+    pub credential: String,
     /// The API group; empty for the core group and for paths that are not a resource.
     pub group: String,
     /// The resource in plural; empty for paths that are not a resource.
@@ -79,6 +85,8 @@ struct Line {
 struct User {
     #[serde(default)]
     username: String,
+    #[serde(default)]
+    extra: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -121,9 +129,11 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<AuditEntry>> {
 
 fn entry(line: Line) -> AuditEntry {
     let object = line.object_ref.unwrap_or_default();
+    let credential = line.user.extra.get(CREDENTIAL).and_then(|ids| ids.first().cloned()).unwrap_or_default();
     AuditEntry {
         verb: line.verb,
         user: line.user.username,
+        credential,
         group: object.api_group,
         resource: object.resource,
         subresource: object.subresource,

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -263,6 +265,13 @@ pub async fn token(client: &Client, namespace: &str, account: &str) -> anyhow::R
         .await
         .with_context(|| format!("asking for a token of {namespace}/{account}"))?;
     answer.status.and_then(|status| status.token).context("a token request was answered without a token")
+}
+
+/// What the audit log calls a token of a service account.
+pub fn credential(token: &str) -> anyhow::Result<String> {
+    let payload = token.split('.').nth(1).context("a token has three parts")?;
+    let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload)?)?;
+    Ok(format!("JTI={}", claims["jti"].as_str().context("a token has an id")?))
 }
 
 /// A bearer token of an account of that name, which may do everything: where a client certificate cannot be used.

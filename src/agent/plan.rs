@@ -153,20 +153,24 @@ pub async fn keys(ctx: &Context, objects: &[Object], namespace: &str) -> Result<
 /// Reads the plan of a revision from its record.
 pub async fn load(ctx: &Context, name: &Name, release: &str) -> Result<Plan, PlanError> {
     let release: ReleaseId = release.parse().map_err(PlanError::Name)?;
-    let history =
-        ctx.downstream.store.history(&release.namespace, &release.name).await.map_err(PlanError::History)?;
-    let record = |revision: u32| history.iter().find(|record| record.revision == revision);
-    let manifest =
-        |revision: u32| record(revision)?.release.as_ref().ok().map(|release| release.manifest.as_str());
-    let Some(text) = manifest(release.revision) else {
+    let store = &ctx.downstream.store;
+    let before = release.revision.checked_sub(1).filter(|revision| *revision > 0);
+    let before = async {
+        match before {
+            Some(revision) => store.revision(&ReleaseId { revision, ..release.clone() }).await,
+            None => Ok(None),
+        }
+    };
+    let (record, before) =
+        futures::try_join!(store.revision(&release), before).map_err(PlanError::History)?;
+    let Some(text) = record.as_ref().and_then(manifest) else {
         return Err(PlanError::Gone { release: release.to_string() });
     };
-    let recorded = record(release.revision).and_then(Record::fields);
-    let previous = release.revision.checked_sub(1).and_then(manifest);
+    let recorded = record.as_ref().and_then(Record::fields);
     tracing::debug!(unit = %name, release = %release, "release record read for monitoring");
     let objects = stored(ctx, &release, text).await?;
     let desired = keys(ctx, &objects, &release.namespace).await?;
-    let previous = match previous {
+    let previous = match before.as_ref().and_then(manifest) {
         Some(text) => {
             let objects = stored(ctx, &release, text).await.unwrap_or_default();
             keys(ctx, &objects, &release.namespace).await.unwrap_or_default()
@@ -179,13 +183,16 @@ pub async fn load(ctx: &Context, name: &Name, release: &str) -> Result<Plan, Pla
 
 /// The objects of a revision, read from its record; in the order of its plan.
 pub async fn objects(ctx: &Context, release: &ReleaseId) -> Result<Vec<Object>, PlanError> {
-    let history =
-        ctx.downstream.store.history(&release.namespace, &release.name).await.map_err(PlanError::History)?;
-    let record = history.iter().find(|record| record.revision == release.revision);
-    match record.and_then(|record| record.release.as_ref().ok()) {
-        Some(found) => stored(ctx, release, &found.manifest).await,
+    let record = ctx.downstream.store.revision(release).await.map_err(PlanError::History)?;
+    match record.as_ref().and_then(manifest) {
+        Some(text) => stored(ctx, release, text).await,
         None => Err(PlanError::Gone { release: release.to_string() }),
     }
+}
+
+/// The manifest of a record; `None` when it cannot be read.
+fn manifest(record: &Record) -> Option<&str> {
+    record.release.as_ref().ok().map(|release| release.manifest.as_str())
 }
 
 async fn stored(ctx: &Context, release: &ReleaseId, text: &str) -> Result<Vec<Object>, PlanError> {

@@ -248,6 +248,9 @@ impl<'a> From<&'a Value> for Header<'a> {
         let label = |key: &str| metadata["labels"][key].as_str();
         let annotation = |key: &str| metadata["annotations"][key].as_str();
         let entries = metadata["managedFields"].as_array().into_iter().flatten().map(Entry::json);
+        let marks = [&metadata["labels"], &metadata["annotations"]];
+        let marks = marks.into_iter().filter_map(Value::as_object).flatten();
+        let marks = marks.map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()));
         let (generation, version) = (metadata["generation"].as_i64(), text("resourceVersion"));
         Self {
             namespace: text("namespace"),
@@ -262,7 +265,7 @@ impl<'a> From<&'a Value> for Header<'a> {
             status: annotation(STATUS_ANNOTATION),
             prune: label(keys::PRUNE_LABEL).unwrap_or_default(),
             policy: annotation(keys::RESOURCE_POLICY).unwrap_or_default(),
-            owners: Owners::of(entries, generation, version),
+            owners: Owners::of(entries, marks, generation, version),
         }
     }
 }
@@ -273,6 +276,8 @@ impl<'a> From<&'a ObjectMeta> for Header<'a> {
         let annotation =
             |key: &str| metadata.annotations.as_ref().and_then(|map| map.get(key)).map(String::as_str);
         let entries = metadata.managed_fields.iter().flatten().map(Entry::typed);
+        let marks = metadata.labels.iter().chain(&metadata.annotations).flatten();
+        let marks = marks.map(|(key, value)| (key.as_str(), value.as_str()));
         let version = metadata.resource_version.as_deref().unwrap_or_default();
         Self {
             namespace: metadata.namespace.as_deref().unwrap_or_default(),
@@ -287,7 +292,7 @@ impl<'a> From<&'a ObjectMeta> for Header<'a> {
             status: annotation(STATUS_ANNOTATION),
             prune: label(keys::PRUNE_LABEL).unwrap_or_default(),
             policy: annotation(keys::RESOURCE_POLICY).unwrap_or_default(),
-            owners: Owners::of(entries, metadata.generation, version),
+            owners: Owners::of(entries, marks, metadata.generation, version),
         }
     }
 }

@@ -58,10 +58,12 @@ impl<'a> Entry<'a> {
 }
 
 impl Owners {
-    /// Of an object at `version`. Objects that count generations need no version: their owners' times and the
-    /// generation tell of every change that matters, and their status may change often.
+    /// Of an object at `version` with these labels and annotations. Objects that count generations need no version, and
+    /// their status may change often: their generation tells of what changed beside it, but for labels and annotations,
+    /// which raise none. The owners' times do not tell of these either: they are whole seconds.
     pub(super) fn of<'a>(
         entries: impl Iterator<Item = Entry<'a>>,
+        marks: impl Iterator<Item = (&'a str, &'a str)>,
         generation: Option<i64>,
         version: &str,
     ) -> Self {
@@ -89,7 +91,14 @@ impl Owners {
         }
         if !alone {
             match generation {
-                Some(generation) => others.text(&generation.to_string()),
+                Some(generation) => {
+                    others.text(&generation.to_string());
+                    // A new stamp is our own doing.
+                    for (key, value) in marks.filter(|(key, _)| *key != keys::EPOCH_ANNOTATION) {
+                        others.text(key);
+                        others.text(value);
+                    }
+                }
                 None => others.text(version),
             }
             owners.others = others.0;
@@ -145,7 +154,12 @@ mod tests {
     use super::*;
 
     fn owners(entries: &Value, generation: Option<i64>, version: &str) -> Owners {
-        Owners::of(entries.as_array().unwrap().iter().map(Entry::json), generation, version)
+        marked(&[], entries, generation, version)
+    }
+
+    fn marked(marks: &[(&str, &str)], entries: &Value, generation: Option<i64>, version: &str) -> Owners {
+        let entries = entries.as_array().unwrap().iter().map(Entry::json);
+        Owners::of(entries, marks.iter().copied(), generation, version)
     }
 
     fn ours(fields: Value) -> Value {
@@ -169,6 +183,17 @@ mod tests {
         assert_ne!(edit("2026-01-01T00:00:01Z", Some(3), "7"), edited);
         assert_ne!(edit("2026-01-01T00:00:02Z", Some(2), "7"), edited);
         assert_ne!(edit("2026-01-01T00:00:01Z", None, "6"), edit("2026-01-01T00:00:01Z", None, "7"));
+    }
+
+    /// Found by a label that was put back within the second in which it was changed.
+    #[test]
+    fn two_changes_of_a_label_in_one_second_are_told_apart_where_generations_are_counted() {
+        let person = json!({"manager": "kubectl", "operation": "Update", "time": "2026-01-01T00:00:00Z",
+            "fieldsV1": {"f:metadata": {"f:labels": {"f:tier": {}}}}});
+        let of = |marks: &[(&str, &str)]| marked(marks, &json!([ours(json!({})), person]), Some(1), "5");
+        assert_ne!(of(&[("tier", "foreign")]), of(&[("tier", "wanted")]));
+        let stamped = |stamp| of(&[("tier", "wanted"), (keys::EPOCH_ANNOTATION, stamp)]);
+        assert_eq!(stamped("u/1"), stamped("u/2"));
     }
 
     #[test]

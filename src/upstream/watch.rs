@@ -13,8 +13,9 @@ use kube::{
 use super::WATCH_SECONDS;
 use crate::api::BundleDeployment;
 
-/// Objects a list request asks for: kubectl's, one request for most clusters.
-const PAGE: u32 = 500;
+/// Objects a list request asks for. Fewer than kubectl's 500: a page is in memory as a whole, three times the size of what
+/// is kept of it, and the allocator gives little of it back.
+const PAGE: u32 = 50;
 
 /// What the watch tells. Objects are boxed: they are large beside the other variants.
 #[derive(Debug)]

@@ -57,9 +57,12 @@ impl Replica {
     pub(in crate::agent) fn feed_object(
         &mut self,
         name: &Name,
-        object: BundleDeployment,
+        mut object: BundleDeployment,
         input: fn(Snapshot) -> Input,
     ) -> Snapshot {
+        // Of no use here, and much of its size: a replica keeps thousands of units.
+        object.metadata.managed_fields = None;
+        object.spec.staged_options = None;
         if !object.spec.depends_on.is_empty() {
             self.dependents.insert(name.clone());
         }

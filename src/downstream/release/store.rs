@@ -16,7 +16,7 @@ use super::{
     codec::{self, CodecError, Release, Status},
 };
 use crate::{
-    api::keys,
+    api::{ReleaseId, keys},
     downstream::{
         apply::CREATE_ONLY,
         server::{ListOf, RequestError, Server, push_segment},
@@ -205,6 +205,19 @@ impl Store {
         let mut records: Vec<_> = list.items.into_iter().filter_map(Record::read).collect();
         records.sort_by_key(|record| record.revision);
         Ok(records)
+    }
+
+    /// One revision; `None` when it is gone. One request, and no more than that record: the server looks through all
+    /// Secrets of a namespace for a history, and sends every revision whole.
+    pub async fn revision(&self, release: &ReleaseId) -> Result<Option<Record>, ReleaseError> {
+        let mut path = collection(&release.namespace);
+        path.push('/');
+        push_segment(&mut path, &secret_name(&release.name, release.revision));
+        match self.reader.get::<Secret>(&path).await {
+            Ok(secret) => Ok(Record::read(secret)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(source) => Err(ReleaseError::Read { release: release.to_string(), source }),
+        }
     }
 
     /// Helm's spelling of now.

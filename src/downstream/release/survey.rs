@@ -69,6 +69,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_revision_is_read_without_the_others() {
+        let path = "/api/v1/namespaces/a/secrets/sh.helm.release.v1.app.v10";
+        let (server, script) = scripted(vec![
+            Exchange::get(path).answers(record("a", "app", "10")),
+            Exchange::get(path).missing(),
+        ]);
+        let store = context(server).store;
+        let release = "a/app:10".parse().unwrap();
+        let found = store.revision(&release).await.unwrap().unwrap();
+        assert_eq!((found.revision, found.release.is_err()), (10, true), "this one holds nothing to decode");
+        assert!(store.revision(&release).await.unwrap().is_none());
+        script.finished().await;
+    }
+
+    #[tokio::test]
     async fn each_release_is_told_once_by_its_newest_record() {
         let strange = json!({"metadata": {"name": "x", "namespace": "a", "labels": {"owner": "helm"}}});
         let items = [record("b", "app", "9"), record("b", "app", "10"), record("a", "app", "1"), strange];

@@ -124,7 +124,7 @@ async fn a_kind_is_listed_by_label_everywhere_and_then_watched() {
     store.ensure(&resource("v1", "ConfigMap"));
     assert_eq!(store.state("v1", "ConfigMap"), Some(KindState::Listing));
     let uri = list(&mut script, "10", vec![config_map("a", "5", "h1")]).await;
-    assert_eq!(uri, "/api/v1/configmaps?&labelSelector=objectset.rio.cattle.io%2Fhash&limit=500");
+    assert_eq!(uri, "/api/v1/configmaps?&labelSelector=objectset.rio.cattle.io%2Fhash&limit=100");
     assert_eq!(store.synced("v1", "ConfigMap").await, KindState::Synced);
     assert_eq!(changed(&mut changes).await, set(&["h1"]));
 
