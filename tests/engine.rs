@@ -92,6 +92,22 @@ async fn requests_in_flight_survive_the_engines_death() {
 }
 
 #[tokio::test]
+async fn an_engine_without_work_is_let_go_and_comes_back_with_the_next_request() {
+    let config = EngineConfig { idle: Duration::from_millis(50), ..config() };
+    let engine = Engine::start(config).expect("cargo has built the engine");
+    for round in 0..3 {
+        assert_eq!(engine.yaml(one("a: 1")).await.expect("an answer")[0].value, json!({"a": 1}));
+        let gone = async {
+            while engine.pid().is_some() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), gone).await.expect("it is let go");
+        assert_eq!((engine.healthy(), engine.restarts()), (Ok(()), 0), "round {round}");
+    }
+}
+
+#[tokio::test]
 async fn a_hung_engine_is_replaced_and_its_request_answered() {
     let engine = Engine::start(EngineConfig { deadline: Duration::from_secs(2), ..config() });
     let engine = engine.expect("cargo has built the engine");

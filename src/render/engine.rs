@@ -63,6 +63,9 @@ pub struct EngineConfig {
     pub memory: u64,
     /// Requests that wait before further callers do.
     pub queue: usize,
+    /// How long a process without work is kept. It holds some 40 MB, and a fleet at rest needs none; the next request
+    /// starts another.
+    pub idle: Duration,
 }
 
 impl Default for EngineConfig {
@@ -73,6 +76,7 @@ impl Default for EngineConfig {
             patience: Duration::from_secs(60),
             memory: 512 << 20,
             queue: 64,
+            idle: Duration::from_secs(60),
         }
     }
 }
@@ -162,7 +166,7 @@ impl EngineError {
     }
 }
 
-/// A running engine. Clones share one process, which ends with the last of them.
+/// A running engine. Clones share one process, which ends with the last of them, and is let go when it has no work.
 #[derive(Clone, Debug)]
 pub struct Engine {
     shared: Arc<Shared>,
@@ -255,7 +259,7 @@ impl Engine {
         }
     }
 
-    /// The process at the moment.
+    /// The process at the moment, if there is one: without work there is none.
     pub fn pid(&self) -> Option<u32> {
         match &*self.shared.state.borrow() {
             State::Up { pid, .. } => *pid,

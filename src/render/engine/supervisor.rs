@@ -7,7 +7,7 @@ use tokio::{
     sync::{mpsc, watch},
     time::sleep,
 };
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{
     EngineConfig, EngineError,
@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// What is known of the process.
 #[derive(Clone, Debug)]
 pub enum State {
-    /// Running. `starts` counts all starts so far.
+    /// Running, or let go for want of work. `starts` counts the starts so far, but for those out of such a rest.
     Up { pid: Option<u32>, starts: u64 },
     /// Not running, for this reason.
     Down { reason: String, starts: u64 },
@@ -53,12 +53,21 @@ pub async fn run(
                 info!(pid, starts, "engine started");
                 report.send_replace(State::Up { pid, starts });
                 let mut session = Session::new(config.deadline, config.patience);
-                let end = session.serve(&mut process, &mut again, &mut queue, WINDOW, None).await;
+                let end =
+                    session.serve(&mut process, &mut again, &mut queue, WINDOW, Some(config.idle)).await;
                 if session.answered() > 0 {
                     pause = FIRST_PAUSE;
                 }
                 let reason = match &end {
-                    End::Unused => return,
+                    End::Unused => {
+                        drop(process);
+                        debug!(pid, "engine let go, it has no work");
+                        report.send_replace(State::Up { pid: None, starts });
+                        let Some(call) = next(&mut queue, &report).await else { return };
+                        again.push_back(call);
+                        starts -= 1;
+                        continue;
+                    }
                     End::Died(ended) => format!("it died ({ended})"),
                     End::Overran => format!("it did not answer within {:?}", config.deadline),
                 };
@@ -75,6 +84,14 @@ pub async fn run(
             () = report.closed() => return,
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// The next request, or nothing when nobody is left to ask.
+async fn next(queue: &mut mpsc::Receiver<Call>, report: &watch::Sender<State>) -> Option<Call> {
+    tokio::select! {
+        call = queue.recv() => call,
+        () = report.closed() => None,
     }
 }
 
