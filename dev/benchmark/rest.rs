@@ -5,10 +5,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use chrono::Utc;
+use flotilla::api::BundleDeployment;
 use tokio::time::Instant;
 
 use super::Arguments;
@@ -17,6 +19,7 @@ use super::table::{Row, print};
 use crate::harness::crowd::Crowd;
 use crate::harness::mixed::{self, OBJECTS, WANTED};
 use crate::harness::requests::{self, closest, most_in_a_second};
+use crate::harness::units::is_ready;
 use crate::harness::world::World;
 use crate::harness::{AuditEntry, ControlPlane, GENEROUS, until};
 
@@ -146,8 +149,14 @@ async fn corrected(crowd: &Crowd<'_>) -> anyhow::Result<Vec<Row>> {
         })
         .await?;
         back.push(began.elapsed());
-        crowd.until_modified(bundle, &[]).await?;
-        crowd.units.until_ready([&*crowd.bundles[bundle].name], GENEROUS).await?;
+        let name = &*crowd.bundles[bundle].name;
+        let again = |unit: &Arc<BundleDeployment>| {
+            is_ready(unit) && unit.status.as_ref().is_some_and(|status| status.release.ends_with(":2"))
+        };
+        crowd
+            .units
+            .until("the second revision", GENEROUS, |live| live.get(name).is_some_and(again).then_some(()))
+            .await?;
         in_line.push(began.elapsed());
     }
     // Long enough for whoever would do it again.

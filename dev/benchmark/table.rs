@@ -26,7 +26,8 @@ impl Row {
         let seconds = |time: Option<&Duration>| time.map_or(f64::NAN, Duration::as_secs_f64);
         let longest = times.last();
         let measured = format!(
-            "median {:.2} s, longest {:.2} s of {}",
+            "shortest {:.2} s, median {:.2} s, longest {:.2} s of {}",
+            seconds(times.first()),
             seconds(times.get(times.len() / 2)),
             seconds(longest),
             times.len()
