@@ -174,3 +174,9 @@ fn memory(pid: u32, field: &str) -> anyhow::Result<f64> {
         value.and_then(|value| value.split_whitespace().next()).unwrap_or("0").parse().unwrap_or(0.0);
     Ok(kibibytes * 1024.0 / 1e6)
 }
+
+/// Now, to be compared with the times of an audit log.
+#[expect(clippy::disallowed_methods, reason = "compared with the audit log's times")]
+pub fn wall() -> DateTime<Utc> {
+    Utc::now()
+}

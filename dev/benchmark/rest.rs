@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use chrono::Utc;
 use flotilla::api::BundleDeployment;
 use tokio::time::Instant;
 
 use super::Arguments;
 use super::etcd::{self, Stream};
+use super::ground::wall;
 use super::table::{Row, print};
 use crate::harness::crowd::Crowd;
 use crate::harness::mixed::{self, OBJECTS, WANTED};
@@ -51,7 +51,7 @@ pub async fn run(world: &World, arguments: &Arguments) -> anyhow::Result<()> {
 
 async fn at_rest(crowd: &Crowd<'_>, period: Duration) -> anyhow::Result<Row> {
     eprintln!("at rest for {} s", period.as_secs());
-    let since = Utc::now();
+    let since = wall();
     let (upstream, downstream) =
         (Store::open(&crowd.world.upstream).await?, Store::open(&crowd.world.downstream).await?);
     tokio::time::sleep(period).await;
@@ -69,7 +69,7 @@ async fn at_rest(crowd: &Crowd<'_>, period: Duration) -> anyhow::Result<Row> {
         eprintln!("  {text}");
     }
     Ok(Row::new(
-        &format!("writes at rest in {} s, Leases and check-in apart", (Utc::now() - since).num_seconds()),
+        &format!("writes at rest in {} s, Leases and check-in apart", (wall() - since).num_seconds()),
         format!(
             "{} in the audit logs, {} in the stores (and {} of Leases and check-ins)",
             found.len(),
@@ -137,7 +137,7 @@ async fn shown(crowd: &Crowd<'_>) -> anyhow::Result<Vec<Row>> {
 
 /// From a drift to the object as it should be; and how often it was corrected.
 async fn corrected(crowd: &Crowd<'_>) -> anyhow::Result<Vec<Row>> {
-    let (since, claims) = (Utc::now(), crowd.units.claims().len());
+    let (since, claims) = (wall(), crowd.units.claims().len());
     let (mut back, mut in_line) = (Vec::new(), Vec::new());
     for bundle in 0..CHANGES {
         let object = bundle % OBJECTS.len();
@@ -210,7 +210,7 @@ async fn corrected(crowd: &Crowd<'_>) -> anyhow::Result<Vec<Row>> {
 
 /// Thousands of changes at once. Who looks after which bundle comes with it.
 async fn burst(crowd: &Crowd<'_>) -> anyhow::Result<(Row, BTreeMap<usize, String>)> {
-    let since = Utc::now();
+    let since = wall();
     let free = CHANGES..crowd.bundles.len();
     let all: Vec<(usize, usize)> =
         free.clone().flat_map(|bundle| (0..OBJECTS.len()).map(move |object| (bundle, object))).collect();
@@ -260,7 +260,7 @@ async fn killed(crowd: &mut Crowd<'_>, evaluators: &BTreeMap<usize, String>) -> 
     let mut times = Vec::new();
     for _ in 0..2 {
         let credential = crowd.members[0].credential.clone();
-        let since = Utc::now();
+        let since = wall();
         // Who looks after a bundle may have changed with the last death: a change shows it.
         let touched: Vec<usize> = evaluators.keys().copied().take(60).collect();
         let round = times.len();

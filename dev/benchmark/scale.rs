@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use chrono::Utc;
 use tokio::time::Instant;
 
 use super::Arguments;
-use super::ground::{children, own_memory, peak_memory};
+use super::ground::{children, own_memory, peak_memory, wall};
 use super::table::{Row, print};
 use crate::harness::crowd::{Crowd, until_watches, watches};
 use crate::harness::mixed::{self, OBJECTS};
@@ -37,7 +36,7 @@ pub async fn run(world: &World, arguments: &Arguments) -> anyhow::Result<()> {
     })
     .await?;
 
-    let (since, began) = (Utc::now(), Instant::now());
+    let (since, began) = (wall(), Instant::now());
     crowd.join(&["second-1", "second-2", "second-3"], &[]).await?;
     crowd.until_looked_at(BOUND).await?;
     let looked_at = began.elapsed();
