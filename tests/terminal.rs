@@ -2,7 +2,7 @@
 //! What follows changes on somebody's screen: `flotilla top` on a terminal of 80 by 24, and the watches.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -149,8 +149,16 @@ struct Followed {
 
 impl Followed {
     fn start(world: &World, arguments: &[&str]) -> anyhow::Result<Followed> {
-        let mut child =
-            command(world, arguments).stdout(Stdio::piped()).spawn().context("running flotilla")?;
+        let mut command = command(world, arguments);
+        // Whoever was started in the background ignores the signal, and so would its children.
+        // SAFETY: only a call that is safe between fork and exec.
+        unsafe {
+            command.pre_exec(|| match libc::signal(libc::SIGINT, libc::SIG_DFL) {
+                libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            });
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().context("running flotilla")?;
         let from = BufReader::new(child.stdout.take().context("no standard output")?);
         let lines = Arc::new(Mutex::new(Vec::new()));
         let to = lines.clone();
