@@ -20,6 +20,7 @@ mod history;
 mod inbox;
 mod look;
 mod mass;
+mod memory;
 mod monitoring;
 mod notes;
 mod outage;

@@ -15,6 +15,7 @@ use super::{
     args::AgentArgs,
     checkin,
     context::Context,
+    memory,
     patience::{self, until_it_passes},
     replica::Replica,
     shutdown,
@@ -141,6 +142,7 @@ pub async fn run(args: AgentArgs) -> Result<(), AgentError> {
 
     let engine = Engine::start(EngineConfig::default()).map_err(AgentError::Engine)?;
     tokio::spawn(watch_engine(engine.clone(), health.clone(), metrics.clone()));
+    tokio::spawn(memory::give_back());
 
     let free_slots = Arc::new(AtomicUsize::new(args.workers));
     metrics.set_slots(args.workers, args.workers);
