@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
+use tracing::debug;
+
 use super::context::Context;
 use crate::{
     api::{BundleDeployment, BundleDeploymentOptions, ModifiedStatus},
-    downstream::namespace::{self, Forced},
+    downstream::namespace::{self, Forced, NamespaceError},
     monitor::conditions::{DEPLOYED, INSTALLED, READY},
     upstream::{self, fields::Fields},
 };
@@ -38,8 +40,10 @@ pub(super) enum Marks {
     Right,
     /// Otherwise: to be written, under a claim.
     Wrong,
-    /// It cannot be looked at.
-    Unseen(String),
+    /// The bundle's account may not look at it.
+    Forbidden(String),
+    /// Nothing is known of it now.
+    Unclear,
 }
 
 /// Looks at the namespace under the identity of the deployment.
@@ -51,13 +55,19 @@ pub(super) async fn marks(ctx: &Context, object: &BundleDeployment, namespace: &
     }
     let acting = match ctx.accounts.acting(&ctx.downstream, &options.service_account).await {
         Ok(acting) => acting,
-        Err(error) => return Marks::Unseen(upstream::chain(&error)),
+        Err(error) => return unclear(&error),
     };
     match forced.differs(&acting, namespace).await {
         Ok(false) => Marks::Right,
         Ok(true) => Marks::Wrong,
-        Err(error) => Marks::Unseen(upstream::chain(&error)),
+        Err(error @ NamespaceError::Forbidden { .. }) => Marks::Forbidden(upstream::chain(&error)),
+        Err(error) => unclear(&error),
     }
+}
+
+fn unclear(error: &(dyn std::error::Error + 'static)) -> Marks {
+    debug!(cause = upstream::chain(error), "the namespace cannot be looked at");
+    Marks::Unclear
 }
 
 /// Tells that the namespace is not as the bundle wants it. Fleet's way to say so.

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     api::{self, BundleDeployment},
+    downstream::namespace::NamespaceError,
     monitor::Evaluation,
     monitor::conditions::{DEPLOYED, INSTALLED, MONITORED, READY},
     protocol::ClaimSlot,
@@ -120,8 +121,12 @@ pub(super) async fn look(
                     around::keep_telling_marks(&mut fields, object);
                     again(rest);
                 }
-                Marks::Unseen(text) => {
+                Marks::Forbidden(text) => {
                     around::tell_marks(&mut fields, &text);
+                    again(around::NAMESPACE_PACE);
+                }
+                Marks::Unclear => {
+                    around::keep_telling_marks(&mut fields, object);
                     again(around::NAMESPACE_PACE);
                 }
             }
@@ -142,10 +147,12 @@ pub(super) async fn look(
     }
 }
 
-/// Whether what is wanted failed for good over something that stands: that and no more is monitored.
+/// Whether what is wanted failed for good over something that stands: that and no more is monitored. Of a namespace that
+/// is not as it should the status tells in the same form, but what is wanted stands.
 fn is_rejected(object: &BundleDeployment) -> bool {
     object.condition(INSTALLED).is_some_and(|condition| {
-        condition.status == "False" && condition.message.starts_with("not installed: ")
+        let text = condition.message.strip_prefix("not installed: ");
+        condition.status == "False" && text.is_some_and(|text| !NamespaceError::is_told(text))
     })
 }
 
@@ -157,6 +164,7 @@ async fn compared(
     plan: &Plan,
 ) -> Result<bool, PlanError> {
     plan::watch(ctx, name, object, plan).await?;
+    plan::is_seen(ctx, plan).await?;
     drift::look(ctx, name, object, plan).await
 }
 
@@ -269,6 +277,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_namespace_that_could_not_be_marked_is_no_rejection() {
+        let rejected = |message: &str| {
+            let condition = json!({"type": INSTALLED, "status": "False", "message": message});
+            let object = json!({"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "BundleDeployment",
+                "metadata": {"name": "web"}, "spec": {}, "status": {"conditions": [condition]}});
+            is_rejected(&serde_json::from_value(object).unwrap())
+        };
+        assert!(rejected("not installed: spec.selector: Invalid value: {}: field is immutable"));
+        assert!(!rejected("not installed: cannot get namespace \"web\": no answer"));
+        assert!(!rejected("something else"));
+    }
 
     #[test]
     fn a_reason_stands_for_a_while() {

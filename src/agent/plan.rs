@@ -254,6 +254,20 @@ pub async fn evaluate(
     Ok(monitor::evaluate(&plan.desired, &live, &extra, ctx.clock.wall()))
 }
 
+/// Whether the objects of a plan can be seen: the watch of none of its kinds has failed for long.
+pub async fn is_seen(ctx: &Context, plan: &Plan) -> Result<(), PlanError> {
+    for key in &plan.desired {
+        if ctx.live.synced(&key.api_version, &key.kind).await == KindState::Lost {
+            return Err(PlanError::Lost {
+                api_version: key.api_version.to_string(),
+                kind: key.kind.to_string(),
+                source: LastFailure(ctx.live.failure(&key.api_version, &key.kind)),
+            });
+        }
+    }
+    Ok(())
+}
+
 async fn watch_kinds(ctx: &Context, keys: &[Key]) -> Result<(), PlanError> {
     let kinds: HashSet<(&Arc<str>, &Arc<str>)> =
         keys.iter().map(|key| (&key.api_version, &key.kind)).collect();
@@ -266,14 +280,8 @@ async fn watch_kinds(ctx: &Context, keys: &[Key]) -> Result<(), PlanError> {
     }
     for (api_version, kind) in kinds {
         let synced = tokio::time::timeout(SYNC, ctx.live.synced(api_version, kind)).await;
-        if synced == Ok(KindState::Lost) {
-            return Err(PlanError::Lost {
-                api_version: api_version.to_string(),
-                kind: kind.to_string(),
-                source: LastFailure(ctx.live.failure(api_version, kind)),
-            });
-        }
-        if !matches!(synced, Ok(KindState::Synced | KindState::Behind)) {
+        // Of a kind whose watch is lost, what was written and looked at is known all the same: no work fails of it.
+        if !matches!(synced, Ok(KindState::Synced | KindState::Behind | KindState::Lost)) {
             return Err(PlanError::Kind {
                 api_version: api_version.to_string(),
                 kind: kind.to_string(),

@@ -91,13 +91,17 @@ pub struct Forced<'a> {
     pub annotations: Option<&'a BTreeMap<String, String>>,
 }
 
+/// How Fleet's text begins.
+const FORBIDDEN: &str = "the deployment's service account is not allowed to";
+
 /// Why a namespace does not carry what is forced on it.
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
     /// The identity of the deployment may not. Fleet's text.
     #[error(
-        "the deployment's service account is not allowed to {verb} namespace {namespace:?}; grant it '{verb}' on this \
-         namespace (scoped via resourceNames) or remove namespaceLabels/namespaceAnnotations"
+        "{} {verb} namespace {namespace:?}; grant it '{verb}' on this \
+         namespace (scoped via resourceNames) or remove namespaceLabels/namespaceAnnotations",
+        FORBIDDEN
     )]
     Forbidden {
         /// `get` or `update`.
@@ -137,6 +141,16 @@ pub enum NamespaceError {
 }
 
 impl NamespaceError {
+    /// Whether a text that a status tells is one of these, of reading or writing a namespace.
+    pub fn is_told(text: &str) -> bool {
+        let busy = || text.starts_with("namespace ") && text.contains(" is changed by others ");
+        text.starts_with(FORBIDDEN)
+            || ["cannot get namespace ", "cannot update namespace "]
+                .iter()
+                .any(|start| text.starts_with(start))
+            || busy()
+    }
+
     fn of(verb: &'static str, namespace: &str, source: RequestError) -> Self {
         let namespace = namespace.to_owned();
         if source.status().is_some_and(|status| status.code == 403) {
@@ -250,6 +264,20 @@ mod tests {
     };
 
     const PATH: &str = "/api/v1/namespaces/ns";
+
+    #[tokio::test]
+    async fn what_a_status_tells_of_a_namespace_is_known_again() {
+        let labels = map(&[("a", "b")]);
+        let forced = Forced { labels: Some(&labels), annotations: None };
+        for (code, reason) in [(403, "Forbidden"), (500, "InternalError")] {
+            let (server, script) = scripted(vec![Exchange::get(PATH).refuses(code, reason, "no")]);
+            let error = forced.differs(&context(server), "ns").await.unwrap_err();
+            assert!(NamespaceError::is_told(&chain(&error)), "{error}");
+            script.finished().await;
+        }
+        assert!(NamespaceError::is_told(&NamespaceError::Busy { namespace: "ns".into() }.to_string()));
+        assert!(!NamespaceError::is_told("cannot create namespace \"ns\": no"));
+    }
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()

@@ -172,11 +172,12 @@ pub enum AttemptError {
     },
     /// All that was deployed would go.
     #[error(
-        "the bundle renders no objects any more, and {0} are deployed: they are kept; if they are to go, delete the \
+        "the bundle renders no objects any more, and {} deployed: they are kept; if they are to go, delete the \
          BundleDeployment, or annotate it with {annotation}=true",
+        .0.map_or_else(|| "some may be".to_owned(), |count| format!("{count} are")),
         annotation = keys::ALLOW_EMPTY_ANNOTATION
     )]
-    Emptied(usize),
+    Emptied(Option<usize>),
     /// A defect of ours.
     #[error("the deployment panicked: {0}")]
     Panicked(String),

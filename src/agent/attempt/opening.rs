@@ -85,9 +85,17 @@ impl Run {
             return Ok(());
         }
         let newest = history.iter().rfind(|record| record.status == release::Status::Deployed);
-        match self.objects_of(newest).await?.len() {
-            0 => Ok(()),
-            deployed => Err(AttemptError::Emptied(deployed)),
+        let status = self.job.object.status.as_ref();
+        match newest {
+            // Nobody can tell what it holds.
+            Some(record) if record.release.is_err() => Err(AttemptError::Emptied(None)),
+            None if status.is_some_and(|status| !status.release.is_empty()) => {
+                Err(AttemptError::Emptied(None))
+            }
+            _ => match self.objects_of(newest).await?.len() {
+                0 => Ok(()),
+                deployed => Err(AttemptError::Emptied(Some(deployed))),
+            },
         }
     }
 

@@ -19,7 +19,9 @@ impl Run {
     /// Whether a failure under the open gate is to be undone. Not what was called off or taken over: whoever is next
     /// begins anew.
     pub(super) fn undoes(&self, error: &AttemptError) -> bool {
-        let failed = matches!(error.class(), Class::Retryable | Class::Permanent);
+        // What could not be looked at has not failed.
+        let failed = matches!(error.class(), Class::Retryable | Class::Permanent)
+            && !matches!(error, AttemptError::Observe(_));
         failed && self.options.helm.as_ref().is_some_and(|helm| helm.atomic)
     }
 

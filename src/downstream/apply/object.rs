@@ -243,10 +243,17 @@ fn is_job(place: &Place<'_>) -> bool {
     place.kind.is("batch", "Job")
 }
 
-/// Whether a field that is wanted otherwise cannot be changed any more.
+/// Whether nothing speaks against an object but that fields which are wanted otherwise cannot be changed any more. What is
+/// invalid besides could not be made anew either.
 fn is_immutable(source: &RequestError) -> bool {
+    const TEXT: &str = "field is immutable";
     source.is_permanent()
-        && source.status().is_some_and(|status| status.message.contains("field is immutable"))
+        && source.status().is_some_and(|status| {
+            let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
+            status.message.contains(TEXT)
+                && causes.iter().all(|cause| cause.message.contains(TEXT))
+                && (!causes.is_empty() || !status.message.contains("is invalid: ["))
+        })
 }
 
 fn masked(place: &Place<'_>, source: RequestError) -> RequestError {

@@ -358,6 +358,34 @@ async fn what_our_own_uid_stamped_is_not_read_and_what_another_stamped_is() {
     script.finished().await;
 }
 
+/// What is invalid besides could not be made anew either: nothing is deleted.
+#[tokio::test]
+async fn a_job_that_is_invalid_as_well_stays_in_spite_of_force() {
+    let job = vec![object("batch/v1", "Job", "migrate")];
+    let path = "/apis/batch/v1/namespaces/ns/jobs/migrate";
+    let both = "Job.batch \"migrate\" is invalid: [spec.template: Invalid value: {}: field is immutable, \
+                spec.backoffLimit: Invalid value: -1: must be greater than or equal to 0]";
+    let (server, script) = scripted(vec![
+        Exchange::get(path).answers(live("u/10")),
+        writes(path, Some("x"), "7").refuses(422, "Invalid", both),
+    ]);
+    let ctx = context(server);
+    ctx.kinds.learn("batch/v1", "Job", "jobs", true);
+    let previous = Identity::of_all(&job, &ctx.kinds, "ns");
+    let owner = Owner {
+        namespace: "ns",
+        name: "app",
+        upgrade: true,
+        replace: true,
+        take_ownership: false,
+        overwrites: &[],
+        previous: &previous,
+    };
+    let error = apply_all(&ctx, &fence("u/20"), &owner, &job, None).await.unwrap_err();
+    assert!(error.is_permanent(), "{error}");
+    script.finished().await;
+}
+
 /// A Job that has run takes no other template. With force it is made anew, once, and only when it differs.
 #[tokio::test]
 async fn pc_072_a_job_that_cannot_be_changed_is_made_anew_with_force_and_told_without() {

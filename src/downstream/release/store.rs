@@ -215,7 +215,8 @@ impl Store {
         push_segment(&mut path, &secret_name(&release.name, release.revision));
         match self.reader.get::<Secret>(&path).await {
             Ok(secret) => Ok(Record::read(secret)),
-            Err(error) if error.is_not_found() => Ok(None),
+            // Something on the way that answers 404 is no API server: it would say so in its words.
+            Err(error) if error.status().is_some_and(|status| status.reason == "NotFound") => Ok(None),
             Err(source) => Err(ReleaseError::Read { release: release.to_string(), source }),
         }
     }

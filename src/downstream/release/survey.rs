@@ -81,6 +81,10 @@ mod tests {
         assert_eq!((found.revision, found.release.is_err()), (10, true), "this one holds nothing to decode");
         assert!(store.revision(&release).await.unwrap().is_none());
         script.finished().await;
+        // Something on the way, that knows nothing of Secrets.
+        let (server, script) = scripted(vec![Exchange::get(path).refuses(404, "", "404 page not found")]);
+        assert!(context(server).store.revision(&release).await.is_err());
+        script.finished().await;
     }
 
     #[tokio::test]
