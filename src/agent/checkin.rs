@@ -12,7 +12,11 @@ use super::{
     context::Context,
     inbox::{Message, Outbox},
 };
-use crate::{protocol::Time, telemetry::metrics::CheckInOutcome, upstream, upstream::CheckIn};
+use crate::{
+    protocol::Time,
+    telemetry::metrics::CheckInOutcome,
+    upstream::{self, CheckIn, UpstreamError},
+};
 
 /// Stands for a unit where the replica with this duty is chosen.
 pub(super) const DUTY: &str = "check-in";
@@ -101,5 +105,14 @@ async fn check_in(ctx: &Context) -> Result<(), String> {
         last_seen: ctx.clock.stamp(),
         agent_namespace: ctx.agent_namespace.clone(),
     };
-    ctx.upstream.check_in(&sign).await.map_err(|error| upstream::chain(&error))
+    match ctx.upstream.check_in(&sign).await {
+        // Nobody reads it then: an agent without a controller needs no Cluster. One that a controller deletes takes the
+        // agent's account with it.
+        Err(UpstreamError::Write { source, .. }) if matches!(&*source, kube::Error::Api(status) if status.code == 404) =>
+        {
+            debug!(cluster = sign.cluster, "there is no such Cluster: no check-in");
+            Ok(())
+        }
+        result => result.map_err(|error| upstream::chain(&error)),
+    }
 }
