@@ -185,8 +185,11 @@ async fn no_event_of_double_work(client: Client) -> anyhow::Result<()> {
     let events: kube::Api<Event> = kube::Api::all(client);
     for event in events.list(&kube::api::ListParams::default()).await? {
         let reason = event.reason.as_deref().unwrap_or_default();
-        let bad = ["Quarantined", "DeployFailed", "AbsenceHeld"].contains(&reason);
-        ensure!(!bad, "Event {reason}: {}", event.message.unwrap_or_default());
+        let note = event.message.unwrap_or_default();
+        // A Pod deleted with force is gone before its process is: what that one still writes, its successor is refused once.
+        let refused = note.ends_with(" was written by somebody else meanwhile");
+        let bad = ["Quarantined", "AbsenceHeld"].contains(&reason) || (reason == "DeployFailed" && !refused);
+        ensure!(!bad, "Event {reason}: {note}");
     }
     Ok(())
 }
