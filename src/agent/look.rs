@@ -163,8 +163,9 @@ async fn compared(
     object: &BundleDeployment,
     plan: &Plan,
 ) -> Result<bool, PlanError> {
-    plan::watch(ctx, name, object, plan).await?;
-    plan::is_seen(ctx, plan).await?;
+    if let Some(lost) = plan::watch(ctx, name, object, plan).await? {
+        return Err(lost);
+    }
     drift::look(ctx, name, object, plan).await
 }
 

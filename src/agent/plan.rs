@@ -210,13 +210,14 @@ pub async fn kind(ctx: &Context, key: &Key) -> Result<Arc<Kind>, PlanError> {
     })
 }
 
-/// Watches the kinds of a plan and waits until each was read once.
+/// Watches the kinds of a plan and waits until each was read once. Tells of one whose watch has failed for so long that
+/// nothing is known of its objects but what was written and looked at: no work fails of that.
 pub async fn watch(
     ctx: &Context,
     name: &Name,
     object: &BundleDeployment,
     plan: &Plan,
-) -> Result<(), PlanError> {
+) -> Result<Option<PlanError>, PlanError> {
     let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
     ctx.live.ignore(&hash, &object.options().ignore.clone().unwrap_or_default());
     watch_kinds(ctx, &plan.desired).await
@@ -254,21 +255,8 @@ pub async fn evaluate(
     Ok(monitor::evaluate(&plan.desired, &live, &extra, ctx.clock.wall()))
 }
 
-/// Whether the objects of a plan can be seen: the watch of none of its kinds has failed for long.
-pub async fn is_seen(ctx: &Context, plan: &Plan) -> Result<(), PlanError> {
-    for key in &plan.desired {
-        if ctx.live.synced(&key.api_version, &key.kind).await == KindState::Lost {
-            return Err(PlanError::Lost {
-                api_version: key.api_version.to_string(),
-                kind: key.kind.to_string(),
-                source: LastFailure(ctx.live.failure(&key.api_version, &key.kind)),
-            });
-        }
-    }
-    Ok(())
-}
-
-async fn watch_kinds(ctx: &Context, keys: &[Key]) -> Result<(), PlanError> {
+/// See [`watch`].
+async fn watch_kinds(ctx: &Context, keys: &[Key]) -> Result<Option<PlanError>, PlanError> {
     let kinds: HashSet<(&Arc<str>, &Arc<str>)> =
         keys.iter().map(|key| (&key.api_version, &key.kind)).collect();
     for (api_version, kind) in &kinds {
@@ -278,18 +266,23 @@ async fn watch_kinds(ctx: &Context, keys: &[Key]) -> Result<(), PlanError> {
             ctx.downstream.kinds.resolve(api_version, kind).await.map_err(|source| unknown(Some(source)))?;
         ctx.live.ensure(&resolved.resource);
     }
+    let mut lost = None;
     for (api_version, kind) in kinds {
-        let synced = tokio::time::timeout(SYNC, ctx.live.synced(api_version, kind)).await;
-        // Of a kind whose watch is lost, what was written and looked at is known all the same: no work fails of it.
-        if !matches!(synced, Ok(KindState::Synced | KindState::Behind | KindState::Lost)) {
-            return Err(PlanError::Kind {
-                api_version: api_version.to_string(),
-                kind: kind.to_string(),
-                source: None,
-            });
+        let names = || (api_version.to_string(), kind.to_string());
+        match tokio::time::timeout(SYNC, ctx.live.synced(api_version, kind)).await {
+            Ok(KindState::Synced | KindState::Behind) => {}
+            Ok(KindState::Lost) => {
+                let (api_version, kind) = names();
+                let source = LastFailure(ctx.live.failure(&api_version, &kind));
+                lost = Some(PlanError::Lost { api_version, kind, source });
+            }
+            _ => {
+                let (api_version, kind) = names();
+                return Err(PlanError::Kind { api_version, kind, source: None });
+            }
         }
     }
-    Ok(())
+    Ok(lost)
 }
 
 async fn look(ctx: &Context, key: Key) -> Result<(Key, bool), PlanError> {

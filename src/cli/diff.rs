@@ -130,10 +130,8 @@ async fn hooks(
 }
 
 fn hook_changes(stored: &[Hook], wanted: &[Hook]) -> Vec<String> {
-    let title = |object: &Object| match &*object.namespace {
-        "" => format!("hook {} {}", object.kind, object.name),
-        namespace => format!("hook {} {namespace}/{}", object.kind, object.name),
-    };
+    let title =
+        |object: &Object| format!("hook {}", output::place(&object.kind, &object.namespace, &object.name));
     // One object may be a hook twice, at different moments.
     let same =
         |one: &Hook, other: &Hook| title(&one.object) == title(&other.object) && one.events == other.events;
@@ -176,10 +174,7 @@ async fn removal(
     identity: &Identity,
 ) -> Result<Option<String>, CliError> {
     let Ok(kind) = below.kinds.resolve(&object.api_version, &object.kind).await else { return Ok(None) };
-    let title = match identity.namespace.as_str() {
-        "" => format!("{} {}", identity.kind, identity.name),
-        namespace => format!("{} {namespace}/{}", identity.kind, identity.name),
-    };
+    let title = output::place(&identity.kind, &identity.namespace, &identity.name);
     match below.server.get::<Value>(&kind.path(&identity.namespace, &identity.name)).await {
         Ok(live) => Ok(difference(&title, "live", Some(&live), None)),
         Err(error) if error.is_not_found() => Ok(None),

@@ -21,6 +21,14 @@ pub enum Form {
     Name,
 }
 
+/// `Kind namespace/name`.
+pub fn place(kind: &str, namespace: &str, name: &str) -> String {
+    match namespace {
+        "" => format!("{kind} {name}"),
+        namespace => format!("{kind} {namespace}/{name}"),
+    }
+}
+
 /// Writes text; a closed pipe is told apart later.
 pub fn write(out: &mut dyn Write, text: &str) -> Result<(), CliError> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Output)

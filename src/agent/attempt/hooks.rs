@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+
 use super::{AttemptError, Run};
 use crate::{
     agent::waiting::Waits,
@@ -13,7 +15,6 @@ use crate::{
     },
     render::{Hook, HookEvent},
 };
-use futures::future::BoxFuture;
 
 /// How long readiness is waited for where `atomic` asks for it and nothing says how long: Helm's own limit.
 const ATOMIC_WAIT: u64 = 30;

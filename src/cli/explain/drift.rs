@@ -2,7 +2,7 @@
 //! What of a bundle differs, from its status and the live objects' field managers.
 
 use super::facts::{Drift, Facts};
-use crate::api::ModifiedStatus;
+use crate::{api::ModifiedStatus, cli::output};
 
 /// Longest part of a patch that is told.
 const PATCH: usize = 160;
@@ -12,7 +12,7 @@ pub fn of(facts: &Facts<'_>) -> Vec<Drift> {
     let entries = facts.bd.status.iter().flat_map(|status| &status.modified_status);
     entries
         .map(|entry| {
-            let object = place(&entry.kind, &entry.namespace, &entry.name);
+            let object = output::place(&entry.kind, &entry.namespace, &entry.name);
             let writers = facts.below.iter().flat_map(|below| &below.writers);
             let managers = writers.filter(|writers| writers.object == object);
             Drift {
@@ -38,13 +38,5 @@ fn what(entry: &ModifiedStatus) -> String {
     match entry.patch.char_indices().nth(PATCH) {
         None => format!("differs; to restore it: {}", entry.patch),
         Some((end, _)) => format!("differs; to restore it: {}…", &entry.patch[..end]),
-    }
-}
-
-/// `Kind namespace/name`.
-pub fn place(kind: &str, namespace: &str, name: &str) -> String {
-    match namespace {
-        "" => format!("{kind} {name}"),
-        namespace => format!("{kind} {namespace}/{name}"),
     }
 }

@@ -8,14 +8,11 @@ use chrono::{DateTime, Utc};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
-use super::{
-    drift,
-    facts::{Below, Revision, SessionFact, Writers},
-};
+use super::facts::{Below, Revision, SessionFact, Writers};
 use crate::{
     agent::dependencies,
     api::{self, BundleDeployment, ReleaseId, keys},
-    cli::error::CliError,
+    cli::{error::CliError, output},
     downstream::{
         Downstream,
         release::Record,
@@ -95,7 +92,7 @@ async fn writers(downstream: &Downstream, bd: &BundleDeployment) -> Vec<Writers>
         let read = downstream.server.metadata(&kind.path(&entry.namespace, &entry.name)).await;
         if let Ok(Some(live)) = read {
             found.push(Writers {
-                object: drift::place(&entry.kind, &entry.namespace, &entry.name),
+                object: output::place(&entry.kind, &entry.namespace, &entry.name),
                 managers: managers(live.managed_fields),
             });
         }

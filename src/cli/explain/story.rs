@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     api::{keys, names, state, state::State},
-    cli::claim_edit,
+    cli::{claim_edit, output},
     protocol::{ClaimSlot, ClaimState},
 };
 
@@ -250,7 +250,7 @@ pub(super) fn not_ready(facts: &Facts<'_>) -> Vec<String> {
     let entries = facts.bd.status.iter().flat_map(|status| &status.non_ready_status);
     entries
         .map(|entry| {
-            let place = drift::place(&entry.kind, &entry.namespace, &entry.name);
+            let place = output::place(&entry.kind, &entry.namespace, &entry.name);
             match entry.summary.message.as_slice() {
                 [] => format!("{place} ({})", entry.summary.state),
                 messages => format!("{place} ({}: {})", entry.summary.state, messages.join("; ")),

@@ -129,19 +129,19 @@ pub fn standing_values(history: &[Record]) -> Option<&Map<String, Value>> {
 
 /// The newest revision that is or was deployed.
 pub fn standing(history: &[Record]) -> Option<&Record> {
-    let newest = |wanted: Status| history.iter().rev().find(|record| record.status == wanted);
-    newest(Status::Deployed).or_else(|| newest(Status::Superseded))
+    standing_at(history).map(|at| &history[at])
+}
+
+/// Helm supersedes the old revision before the new one is deployed; killed in between, it leaves no deployed one.
+fn standing_at(history: &[Record]) -> Option<usize> {
+    let last = |wanted: Status| history.iter().rposition(|record| record.status == wanted);
+    last(Status::Deployed).or_else(|| last(Status::Superseded))
 }
 
 /// The records whose objects may be live and are not listed by an older one that is deployed: the last deployed
 /// revision and every later attempt. What is in none of these was pruned before.
 pub fn unaccounted(history: &[Record]) -> &[Record] {
-    let last = |wanted: fn(&Status) -> bool| history.iter().rposition(|record| wanted(&record.status));
-    // Helm supersedes the old revision before the new one is deployed; killed in between, it leaves no deployed one.
-    let from = last(|status| *status == Status::Deployed)
-        .or_else(|| last(|status| *status == Status::Superseded))
-        .unwrap_or(0);
-    &history[from..]
+    &history[standing_at(history).unwrap_or(0)..]
 }
 
 /// Those of [`unaccounted`] that were deployed once: what they list was this release's. A failed revision lists also what
