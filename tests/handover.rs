@@ -10,7 +10,7 @@ use tokio::time::Instant;
 #[path = "../dev/harness/mod.rs"]
 mod harness;
 
-use harness::bundles::Bundle;
+use harness::bundles::{Bundle, NEVER_READY};
 use harness::proxy::{Mode, Proxy, Way};
 use harness::units::{Claim, Units};
 use harness::world::{Downstream, World, ready};
@@ -142,14 +142,3 @@ async fn next_claim(units: &Units, before: &Claim, holder: &str) -> anyhow::Resu
 fn is_next(claim: &Claim, before: &Claim) -> bool {
     claim.unit == before.unit && claim.nonce != before.nonce
 }
-
-const NEVER_READY: &str = "apiVersion: apps/v1
-kind: Deployment
-metadata: {name: idle}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: idle}}
-  template:
-    metadata: {labels: {app: idle}}
-    spec: {containers: [{name: idle, image: example.test/idle:1}]}
-";

@@ -95,11 +95,8 @@ impl Stage<'_> {
         let namespace = format!("cut-{old:?}-{polls}").to_lowercase();
         self.offer(&namespace, "cut").await?;
         if old != Old::None {
-            let useless = self.world.upstream.token_kubeconfig("nonsense", "nowhere");
-            let secret = json!({"apiVersion": "v1", "kind": "Secret", "immutable": old == Old::Immutable,
-                "metadata": {"name": registration::SECRET, "namespace": namespace},
-                "stringData": {"kubeconfig": useless, "clusterName": "old", "clusterNamespace": "nowhere"}});
-            fleet::apply(&self.local, secret).await?;
+            let url = self.world.upstream.url();
+            self.useless_secret(&namespace, &url, old == Old::Immutable).await?;
         }
         let settings = settings(&namespace);
         let flow = registration::obtain(&self.local, &settings);

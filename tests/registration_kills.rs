@@ -11,7 +11,6 @@ use anyhow::{Context, ensure};
 use flotilla::registration;
 use flotilla::registration::managed::{BOOTSTRAP, INTENT};
 use futures::{StreamExt, TryStreamExt, stream};
-use serde_json::json;
 
 #[path = "../dev/harness/mod.rs"]
 mod harness;
@@ -159,12 +158,7 @@ impl Kills<'_> {
     async fn start(&self, namespace: &str, budget: &Budget) -> anyhow::Result<Replica> {
         self.stage.offer(namespace, self.token).await?;
         if self.token == ANEW {
-            let useless =
-                self.stage.world.upstream.token_kubeconfig_at(&self.up.url(), "nonsense", "nowhere");
-            let secret = json!({"apiVersion": "v1", "kind": "Secret",
-                "metadata": {"name": registration::SECRET, "namespace": namespace},
-                "stringData": {"kubeconfig": useless, "clusterName": "old", "clusterNamespace": "nowhere"}});
-            fleet::apply(&self.stage.local, secret).await?;
+            self.stage.useless_secret(namespace, &self.up.url(), false).await?;
         }
         let (registrar, ca) = (&self.stage.registrar, self.stage.world.upstream.ca_pem());
         let bootstrap = registrar.bootstrap_at(&self.up.url(), ca, self.token, namespace).await?;

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 #[path = "../dev/harness/mod.rs"]
 mod harness;
 
-use harness::bundles::{Bundle, Publisher};
+use harness::bundles::{Bundle, NEVER_READY, Publisher};
 use harness::fleet::REGISTRATION_NAMESPACE;
 use harness::records::Records;
 use harness::replica::Replica;
@@ -126,11 +126,10 @@ impl Stage<'_> {
         let records = Records::follow(self.local.clone()).await?;
         let at = namespace_of(&publisher);
 
-        let waits = Bundle::new("waits", "orchard").file("manifests/deployment.yaml", NOT_READY_YET).with(
-            |options| {
+        let waits =
+            Bundle::new("waits", "orchard").file("manifests/deployment.yaml", NEVER_READY).with(|options| {
                 options.helm.get_or_insert_default().timeout_seconds = 300;
-            },
-        );
+            });
         publisher.publish(&[waits]).await?;
         units
             .until("the wait", GENEROUS, |live| {
@@ -419,14 +418,3 @@ fn namespace_of(publisher: &Publisher) -> &str {
 fn open(units: &Units, unit: &str) -> Option<Claim> {
     units.claims().into_iter().find(|claim| claim.unit == unit && claim.end.is_none())
 }
-
-const NOT_READY_YET: &str = "apiVersion: apps/v1
-kind: Deployment
-metadata: {name: idle}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: idle}}
-  template:
-    metadata: {labels: {app: idle}}
-    spec: {containers: [{name: idle, image: example.test/idle:1}]}
-";

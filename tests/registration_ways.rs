@@ -50,11 +50,7 @@ impl Stage<'_> {
     async fn an_immutable_secret_is_replaced_as_a_whole(&self) -> anyhow::Result<()> {
         const NAMESPACE: &str = "immutable";
         self.offer(NAMESPACE, NAMESPACE).await?;
-        let useless = self.world.upstream.token_kubeconfig("nonsense", "nowhere");
-        let old = json!({"apiVersion": "v1", "kind": "Secret", "immutable": true,
-            "metadata": {"name": "fleet-agent", "namespace": NAMESPACE, "labels": {"kept": "yes"}},
-            "stringData": {"kubeconfig": useless, "clusterName": "old", "clusterNamespace": "nowhere"}});
-        fleet::apply(&self.local, old).await?;
+        self.useless_secret(NAMESPACE, &self.world.upstream.url(), true).await?;
         let got = registration::obtain(&self.local, &settings(NAMESPACE)).await?;
         ensure!(got.cluster_name == self.cluster_name(NAMESPACE).await?, "{}", got.cluster_name);
         self.asked_once(NAMESPACE).await?;

@@ -13,23 +13,12 @@ use serde_json::{Value, json};
 #[path = "../dev/harness/mod.rs"]
 mod harness;
 
-use harness::bundles::{Bundle, Publisher};
+use harness::bundles::{Bundle, NEVER_READY, Publisher};
 use harness::units::Units;
 use harness::world::{Downstream, World};
 use harness::{GENEROUS, Tools};
 
 const NAMESPACE: &str = "ledger";
-
-const NEVER_READY: &str = "apiVersion: apps/v1
-kind: Deployment
-metadata: {name: idle}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: idle}}
-  template:
-    metadata: {labels: {app: idle}}
-    spec: {containers: [{name: main, image: none}]}
-";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_others_write_into_a_status_is_put_right() -> anyhow::Result<()> {

@@ -17,7 +17,7 @@ mod pty;
 #[path = "terminal/screen.rs"]
 mod screen;
 
-use harness::bundles::Bundle;
+use harness::bundles::{Bundle, NEVER_READY, NO_SUCH_KIND};
 use harness::world::{Downstream, World};
 use harness::{GENEROUS, Tools, until};
 use pty::Pty;
@@ -25,18 +25,6 @@ use pty::Pty;
 const BINARY: &str = env!("CARGO_BIN_EXE_flotilla");
 const BOUND: Duration = Duration::from_secs(120);
 const NAMESPACE: &str = "market";
-
-const NEVER_READY: &str = "apiVersion: apps/v1
-kind: Deployment
-metadata: {name: idle}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: idle}}
-  template:
-    metadata: {labels: {app: idle}}
-    spec: {containers: [{name: main, image: none}]}
-";
-const NO_SUCH_KIND: &str = "apiVersion: no.such/v1\nkind: Thing\nmetadata: {name: thing}\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_are_followed_on_a_terminal_and_in_a_pipe() -> anyhow::Result<()> {

@@ -21,7 +21,7 @@ mod harness;
 #[path = "fleet_controller/rules.rs"]
 mod rules;
 
-use harness::bundles::Bundle;
+use harness::bundles::{Bundle, NEVER_READY};
 use harness::proxy::{Mode, Proxy};
 use harness::replica::Replica;
 use harness::units::{Change, Units};
@@ -37,17 +37,6 @@ const LONG: usize = 14;
 
 /// On each piece, either way: well within what a renewal may take.
 const SLOW: Duration = Duration::from_millis(700);
-
-const NEVER_READY: &str = "apiVersion: apps/v1
-kind: Deployment
-metadata: {name: idle}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: idle}}
-  template:
-    metadata: {labels: {app: idle}}
-    spec: {containers: [{name: main, image: none}]}
-";
 
 struct Coast<'a> {
     world: &'a World,

@@ -20,6 +20,20 @@ use super::fleet::{REGISTRATION_NAMESPACE, Registration};
 /// How many bundles are written at once: enough to keep the API server busy, few enough not to drown it.
 const WRITERS: usize = 16;
 
+/// A Deployment that never becomes ready where nothing runs pods.
+pub const NEVER_READY: &str = "apiVersion: apps/v1
+kind: Deployment
+metadata: {name: idle}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: idle}}
+  template:
+    metadata: {labels: {app: idle}}
+    spec: {containers: [{name: main, image: none}]}
+";
+/// An object of a kind that no cluster serves.
+pub const NO_SUCH_KIND: &str = "apiVersion: no.such/v1\nkind: Thing\nmetadata: {name: thing}\n";
+
 /// One bundle for one cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Bundle {

@@ -63,6 +63,16 @@ impl Stage<'_> {
         Ok(())
     }
 
+    /// Puts a Secret `fleet-agent` there whose credentials are refused; `url` is where the management cluster is reached.
+    pub async fn useless_secret(&self, namespace: &str, url: &str, immutable: bool) -> anyhow::Result<()> {
+        let useless = self.world.upstream.token_kubeconfig_at(url, "nonsense", "nowhere");
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "immutable": immutable,
+            "metadata": {"name": registration::SECRET, "namespace": namespace, "labels": {"kept": "yes"}},
+            "stringData": {"kubeconfig": useless, "clusterName": "old", "clusterNamespace": "nowhere"}});
+        fleet::apply(&self.local, secret).await?;
+        Ok(())
+    }
+
     /// One request stands, nothing is left of the flow, and the Cluster is labelled as it should be.
     pub async fn asked_once(&self, namespace: &str) -> anyhow::Result<()> {
         until("the flow to be tidied up", GENEROUS, async || {

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout_at};
 
 use crate::harness::Tools;
-use crate::harness::bundles::{Bundle, Publisher};
+use crate::harness::bundles::{Bundle, NO_SUCH_KIND, Publisher};
 use crate::harness::units::{Change, Units};
 use crate::harness::world::{Downstream, World};
 use crate::rollout::{Limit, Partition, Strategy, is_unavailable, is_up_to_date, promoted};
@@ -27,7 +27,6 @@ const BOUND: Duration = Duration::from_secs(180);
 /// Tries of a bad version that must change nothing.
 const TRIES: u32 = 3;
 
-const NO_SUCH_KIND: &str = "apiVersion: no.such/v1\nkind: Thing\nmetadata: {name: thing}\n";
 const FORBIDDEN: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: typed}\ndata: {number: 1}\n";
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::harness::bundles::{Bundle, Publisher};
+use crate::harness::bundles::{Bundle, NEVER_READY, NO_SUCH_KIND, Publisher};
 use crate::harness::units::{Change, Units};
 use crate::harness::world::{Downstream, World};
 use crate::harness::{GENEROUS, Tools, until};
@@ -20,18 +20,6 @@ use crate::rules::{self, state, text, verdict, wakes, without_claim};
 use crate::summary::Summary;
 
 const NAMESPACE: &str = "harbour";
-
-const NEVER_READY: &str = "apiVersion: apps/v1
-kind: Deployment
-metadata: {name: idle}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: idle}}
-  template:
-    metadata: {labels: {app: idle}}
-    spec: {containers: [{name: main, image: none}]}
-";
-const NO_SUCH_KIND: &str = "apiVersion: no.such/v1\nkind: Thing\nmetadata: {name: thing}\n";
 const NO_TEXT: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: typed}\ndata: {number: 1}\n";
 const NO_TEMPLATE: &str =
     "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ required \"a name\" .Values.name }}}\n";
