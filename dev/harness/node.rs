@@ -218,7 +218,8 @@ conf_dir = \"{cni}\"
         let user = format!("system:node:{name}");
         let kubeconfig = self.plane.write_kubeconfig("kubelet.kubeconfig", &user, Some("system:nodes"))?;
         let config = self.file("kubelet.yaml");
-        let none = "1%";
+        // Absolute: a share of a big disk is more than a test machine may have free, and a full node takes no pods.
+        let little = "20Mi";
         // JSON is YAML.
         let text = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -231,8 +232,8 @@ conf_dir = \"{cni}\"
             "podLogsDir": self.file("logs"),
             "failCgroupV1": false, "cgroupDriver": "cgroupfs", "cgroupRoot": format!("/{}", self.network.namespace),
             "cgroupsPerQOS": false, "enforceNodeAllocatable": [], "failSwapOn": false,
-            "evictionHard": {"memory.available": "50Mi", "nodefs.available": none, "nodefs.inodesFree": none,
-                "imagefs.available": none},
+            "evictionHard": {"memory.available": "50Mi", "nodefs.available": little, "nodefs.inodesFree": "1000",
+                "imagefs.available": little},
             "imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 99,
             "maxPods": 500, "serializeImagePulls": false,
             "kubeAPIQPS": 200, "kubeAPIBurst": 400,
