@@ -124,10 +124,7 @@ async fn the_way_to_install_is_followed_on_a_real_node() -> anyhow::Result<()> {
     };
     if result.is_err() {
         dir.disable_cleanup(true);
-        println!("{}", node.run("kubectl", &["get", "pods", "-A", "-o", "wide"]).unwrap_or_default());
-        let logs =
-            ["logs", "-n", AGENT_NAMESPACE, "-l", "app.kubernetes.io/name=flotilla-agent", "--tail=20"];
-        println!("{}", node.run("kubectl", &logs).unwrap_or_default());
+        println!("{}", node.account());
     }
     let gone = node.stop().await;
     result.with_context(|| format!("the logs are in {}", dir.path().display()))?;

@@ -46,7 +46,7 @@ async fn whatever_happens_to_the_pods_each_change_is_deployed_once() -> anyhow::
     let result = story(&node, binary).await;
     if result.is_err() {
         dir.disable_cleanup(true);
-        println!("{}", node.run("kubectl", &["get", "pods", "-A"]).unwrap_or_default());
+        println!("{}", node.account());
     }
     let gone = node.stop().await;
     result.with_context(|| format!("the logs are in {}", dir.path().display()))?;

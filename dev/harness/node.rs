@@ -140,6 +140,22 @@ impl Node {
         Ok(out.into_owned())
     }
 
+    /// What there is to know of it when something went wrong.
+    pub fn account(&self) -> String {
+        let mut account = String::new();
+        for args in [
+            "get pods -A -o wide",
+            "get events -A --field-selector type=Warning --sort-by .lastTimestamp",
+            "describe nodes",
+            "logs -n cattle-fleet-system -l app.kubernetes.io/name=flotilla-agent --tail=20 --prefix",
+            "logs -n cattle-fleet-system -l app.kubernetes.io/name=flotilla-controller --tail=20 --prefix",
+        ] {
+            let told = self.run("kubectl", &args.split(' ').collect::<Vec<_>>());
+            account += &format!("$ kubectl {args}\n{}\n", told.unwrap_or_else(|error| format!("{error:#}")));
+        }
+        account
+    }
+
     /// Takes the node away and says what could not be.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.lifetime = Lifetime::Detached; // Done here, with an answer, rather than when dropped.
