@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::ensure;
-use flotilla::api::keys;
-use k8s_openapi::api::core::v1::ConfigMap;
+use flotilla::api::{DownstreamResource, keys};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -18,7 +18,7 @@ mod harness;
 
 use harness::bundles::Bundle;
 use harness::world::{Downstream, World, get, ready};
-use harness::{GENEROUS, Tools};
+use harness::{GENEROUS, Tools, fleet};
 
 const BOUND: Duration = Duration::from_secs(120);
 const NAMESPACE: &str = "vault";
@@ -54,7 +54,15 @@ async fn restored(agent: Agent) -> anyhow::Result<()> {
 
 async fn story(world: &mut World, how: Agent) -> anyhow::Result<()> {
     let mut agent = world.ready_replica("agent", 4).await?;
-    let ledger = |version: &str| Bundle::config_maps("ledger", NAMESPACE, 3, version);
+    let source = json!({"apiVersion": "v1", "kind": "Secret", "stringData": {"k": "v"},
+        "metadata": {"name": "cargo", "namespace": world.registration.cluster_namespace}});
+    fleet::apply(&world.upstream.admin().await?, source).await?;
+    // With a copy, which no release lists and which is written first.
+    let ledger = |version: &str| {
+        let cargo = DownstreamResource { kind: "Secret".into(), name: "cargo".into() };
+        Bundle::config_maps("ledger", NAMESPACE, 3, version)
+            .with(|options| options.downstream_resources = vec![cargo])
+    };
     deployed(world, &ledger("1")).await?;
     deployed(world, &Bundle::config_maps("quiet", NAMESPACE, 1, "1")).await?;
     let versions = async |world: &World| -> anyhow::Result<Vec<String>> {
@@ -114,6 +122,8 @@ async fn story(world: &mut World, how: Agent) -> anyhow::Result<()> {
     // At once, and not when its back-off ends.
     units.until_ready(["ledger"], GENEROUS).await?;
     assert_eq!(versions(world).await?, ["1"; 3], "what the restored cluster wants");
+    let secrets: Api<Secret> = Api::namespaced(world.downstream.admin().await?, NAMESPACE);
+    ensure!(secrets.get("cargo").await?.labels().contains_key(keys::BUNDLE_DEPLOYMENT), "it is no copy");
     deployed(world, &ledger("3")).await?;
     assert_eq!(versions(world).await?, ["3"; 3]);
     units.until_ready(["quiet", "new"], GENEROUS).await?;

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::{
     Downstream,
+    copies::Copied,
     kinds::{Kind, KindError},
     server::{LiveMeta, MetaOnly, RequestError},
 };
@@ -52,12 +53,17 @@ pub enum RestampError {
     },
 }
 
-/// Everything in the cluster that these BundleDeployments stamped: objects of every kind, and release records.
+/// Everything in the cluster that these BundleDeployments stamped: objects of every kind, copies of resources of the
+/// management cluster, and release records.
 pub async fn stamped(ctx: &Downstream, uids: &HashSet<Uid>) -> Result<Vec<Stamped>, RestampError> {
     ctx.kinds.refresh().await.map_err(RestampError::Kinds)?;
     let mut found: HashMap<String, Stamped> = HashMap::new();
     for kind in ctx.kinds.all() {
         let mut selectors = vec!["objectset.rio.cattle.io%2Fhash"];
+        if Copied::ALL.iter().any(|copied| kind.is("", copied.kind())) {
+            // A copy carries no hash: it is in no release.
+            selectors.push("fleet.cattle.io%2Fbundledeployment");
+        }
         if kind.is("", "Secret") {
             selectors.push("owner%3Dhelm");
         }
@@ -127,11 +133,17 @@ mod tests {
 
     #[tokio::test]
     async fn stamps_are_found_in_every_kind_and_set_under_what_was_read() {
+        let copies = |path: &str, items: &[Value]| {
+            let path = format!("{path}?labelSelector=fleet.cattle.io%2Fbundledeployment");
+            Exchange::get(&path).answers(json!({"items": items}))
+        };
         let mut exchanges = discovery(&[]);
         exchanges.extend([
             lists("/api/v1/configmaps", &[live("c", "u/99"), live("theirs", "other/99")]),
+            copies("/api/v1/configmaps", &[live("copied", "u/95")]),
             lists("/api/v1/namespaces", &[]),
             lists("/api/v1/secrets", &[live("s", "u/98")]),
+            copies("/api/v1/secrets", &[live("copy", "u/96"), live("their-copy", "other/96")]),
             Exchange::get("/api/v1/secrets?labelSelector=owner%3Dhelm")
                 .answers(json!({"items": [live("s", "u/98"), live("record", "u/97")]})),
             lists("/api/v1/services", &[]),
@@ -154,10 +166,17 @@ mod tests {
         let ctx = context(server);
         let found = stamped(&ctx, &HashSet::from(["u".into()])).await.unwrap();
         let told: Vec<_> = found.iter().map(|one| (&*one.object, &*one.stamp.epoch.0)).collect();
-        assert_eq!(told, [("ConfigMap ns/c", "99"), ("Secret ns/record", "97"), ("Secret ns/s", "98")]);
+        let expected = [
+            ("ConfigMap ns/c", "99"),
+            ("ConfigMap ns/copied", "95"),
+            ("Secret ns/copy", "96"),
+            ("Secret ns/record", "97"),
+            ("Secret ns/s", "98"),
+        ];
+        assert_eq!(told, expected);
         let stamp = Stamp::parse("u/5").unwrap();
         assert!(restamp(&ctx, &found[0], &stamp).await.unwrap());
-        assert!(!restamp(&ctx, &found[1], &stamp).await.unwrap(), "somebody wrote it meanwhile");
+        assert!(!restamp(&ctx, &found[3], &stamp).await.unwrap(), "somebody wrote it meanwhile");
         script.finished().await;
     }
 }
