@@ -21,6 +21,8 @@ pub enum Edit {
     Release {
         /// Also one that a replica holds.
         force: bool,
+        /// Also the word that strays are to be looked for: Fleet's agent is to go on, and does not look.
+        clear: bool,
     },
     /// Leave it alone until it changes, or for the rest that quarantine is.
     Quarantine {
@@ -59,7 +61,7 @@ impl Edit {
         if let (true, Self::Retry) = (slot.is_open(), self) {
             return Edited::Refused(format!("{} is at work on it", holder(&slot)));
         }
-        if let (true, Self::Release { force: false } | Self::Quarantine { force: false, .. }) =
+        if let (true, Self::Release { force: false, .. } | Self::Quarantine { force: false, .. }) =
             (slot.is_open(), self)
         {
             return Edited::Refused(format!(
@@ -91,8 +93,12 @@ impl Edit {
                 None => return Edited::Unchanged("nothing to retry"),
             },
             Self::Release { .. } if slot == ClaimSlot::Empty => return Edited::Unchanged("no claim"),
-            // Who is thrown out may have left objects half done: that is for the next one to look for (S2).
-            Self::Release { force: true } if slot.is_unswept() => Some(Claim {
+            Self::Release { clear: true, .. } => None,
+            Self::Release { .. } if is_reminder(&slot) => {
+                return Edited::Unchanged("what a lost holder left is yet to be looked for");
+            }
+            // Who was lost or is thrown out may have left objects half done: that is for the next one to look for (S2).
+            Self::Release { .. } if may_have_strays(&slot) => Some(Claim {
                 state: ClaimState::Expired,
                 holder: HOLDER.into(),
                 session: HOLDER.into(),
@@ -142,6 +148,19 @@ pub(super) fn slot(bd: &BundleDeployment) -> ClaimSlot {
     })
 }
 
+/// A release has left it: nothing but the word that strays are to be looked for.
+fn is_reminder(slot: &ClaimSlot) -> bool {
+    slot.claim().is_some_and(|claim| {
+        claim.state == ClaimState::Expired && claim.holder.0 == HOLDER && claim.unswept && claim.attempt == 0
+    })
+}
+
+/// A claim of the operator's own was nobody's work: only the word that it took over counts.
+fn may_have_strays(slot: &ClaimSlot) -> bool {
+    let own = slot.claim().filter(|claim| claim.holder.0 == HOLDER);
+    own.map_or_else(|| slot.is_unswept(), |claim| claim.unswept)
+}
+
 fn holder(slot: &ClaimSlot) -> &str {
     slot.claim().map_or("somebody", |claim| &claim.holder.0)
 }
@@ -158,6 +177,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    const RELEASE: Edit = Edit::Release { force: false, clear: false };
+    const FORCE: Edit = Edit::Release { force: true, clear: false };
+    const CLEAR: Edit = Edit::Release { force: false, clear: true };
 
     fn bd(conditions: Value) -> BundleDeployment {
         serde_json::from_value(json!({
@@ -208,48 +231,64 @@ mod tests {
 
     #[test]
     fn a_holder_is_not_disturbed_without_force() {
-        for edit in [
-            Edit::Retry,
-            Edit::Release { force: false },
-            Edit::Quarantine { cause: "x".into(), force: false },
-        ] {
+        for edit in [Edit::Retry, RELEASE, Edit::Quarantine { cause: "x".into(), force: false }] {
             for reason in ["Claimed", "Waiting"] {
                 let refused = after(&edit, &bd(json!([claim(reason)]))).unwrap_err();
                 assert!(matches!(refused, Edited::Refused(text) if text.starts_with("pod-1 is at work")));
             }
         }
         let strange = bd(json!([{"type": "InProgress", "status": "True", "message": "?"}]));
-        assert!(matches!(after(&Edit::Release { force: false }, &strange), Err(Edited::Refused(_))));
-        let (_, slot) = after(&Edit::Release { force: true }, &strange).unwrap();
+        assert!(matches!(after(&RELEASE, &strange), Err(Edited::Refused(_))));
+        let (_, slot) = after(&FORCE, &strange).unwrap();
         assert!(slot.is_unswept() && !slot.is_open(), "{slot:?}");
     }
 
     #[test]
     fn a_release_takes_the_claim_away_and_nothing_else() {
         let other = json!({"type": "Ready", "status": "True"});
-        let release = Edit::Release { force: false };
-        let (status, slot) = after(&release, &bd(json!([other, claim("BackingOff")]))).unwrap();
+        let (status, slot) = after(&RELEASE, &bd(json!([other, claim("BackingOff")]))).unwrap();
         assert_eq!((status.conditions.len(), slot), (1, ClaimSlot::Empty));
-        assert_eq!(after(&release, &bd(json!([other]))).unwrap_err(), Edited::Unchanged("no claim"));
+        assert_eq!(after(&RELEASE, &bd(json!([other]))).unwrap_err(), Edited::Unchanged("no claim"));
+        // What an operator wrote was nobody's work.
+        let quarantine = Edit::Quarantine { cause: "x".into(), force: false };
+        let (status, _) = after(&quarantine, &bd(json!([other]))).unwrap();
+        let by_hand = BundleDeployment { status: Some(status), ..bd(json!([])) };
+        assert_eq!(after(&RELEASE, &by_hand).unwrap().1, ClaimSlot::Empty);
     }
 
     #[test]
-    fn a_release_by_force_keeps_nothing_but_that_strays_are_to_be_looked_for() {
-        let force = Edit::Release { force: true };
-        for reason in ["Claimed", "Waiting"] {
-            let (_, slot) = after(&force, &bd(json!([claim(reason)]))).unwrap();
+    fn a_release_keeps_nothing_but_that_strays_are_to_be_looked_for() {
+        let mut unswept = claim("BackingOff");
+        unswept["message"] =
+            json!(unswept["message"].as_str().unwrap().replace(" deployment=", " unswept=true deployment="));
+        for (edit, before) in [
+            (FORCE, claim("Claimed")),
+            (FORCE, claim("Waiting")),
+            (RELEASE, claim("Expired")),
+            (RELEASE, claim("Quarantined")),
+            (RELEASE, unswept),
+        ] {
+            let (_, slot) = after(&edit, &bd(json!([before]))).unwrap();
             let left = slot.claim().unwrap();
             assert_eq!(
                 (left.state, left.unswept, left.attempt, left.lost),
-                (ClaimState::Expired, true, 0, 0)
+                (ClaimState::Expired, true, 0, 0),
+                "{before}"
             );
             assert_eq!((left.nonce.0.as_str(), left.deployment.as_str()), ("fresh", "d"));
+            assert!(slot.asks("d"), "also of a bundle whose status says that it is deployed");
             let again = bd(json!([{"type": "InProgress", "status": "False", "reason": "Expired",
                 "message": left.message()}]));
-            assert_eq!(after(&Edit::Release { force: false }, &again).unwrap().1, ClaimSlot::Empty);
+            for edit in [RELEASE, FORCE] {
+                assert!(matches!(after(&edit, &again), Err(Edited::Unchanged(_))), "{before}");
+            }
+            // On the way back to Fleet's agent, which does not look and knows no such condition.
+            assert_eq!(after(&CLEAR, &again).unwrap().1, ClaimSlot::Empty);
         }
         // Of one that failed in order nothing is left to be looked for.
-        assert_eq!(after(&force, &bd(json!([claim("BackingOff")]))).unwrap().1, ClaimSlot::Empty);
+        assert_eq!(after(&FORCE, &bd(json!([claim("BackingOff")]))).unwrap().1, ClaimSlot::Empty);
+        assert_eq!(after(&CLEAR, &bd(json!([claim("Quarantined")]))).unwrap().1, ClaimSlot::Empty);
+        assert!(matches!(after(&CLEAR, &bd(json!([claim("Claimed")]))), Err(Edited::Refused(_))));
     }
 
     #[test]

@@ -51,7 +51,8 @@ pub struct ReleaseVerb {
     /// Also claims that a replica holds; it throws its result away.
     #[arg(long)]
     pub force: bool,
-    /// Which bundles.
+    /// Which bundles. All of them without --force: also the word that something half done is to be looked for, which
+    /// Fleet's agent would not heed.
     #[command(flatten)]
     pub chosen: Chosen,
 }
@@ -78,9 +79,9 @@ impl RetryVerb {
 }
 
 impl ReleaseVerb {
-    /// What it asks for.
+    /// What it asks for. Of all bundles at once it is what is left before Fleet's agent goes on: nothing may stay.
     pub fn edit(&self) -> Edit {
-        Edit::Release { force: self.force }
+        Edit::Release { force: self.force, clear: self.chosen.all && !self.force }
     }
 }
 
@@ -247,7 +248,8 @@ mod tests {
             writes += 1;
             refusal(409, "Conflict", "bundledeployments")
         });
-        let (result, out, _) = run(named(&["web"]), Edit::Release { force: false }, &client).await;
+        let (result, out, _) =
+            run(named(&["web"]), Edit::Release { force: false, clear: false }, &client).await;
         let text = result.unwrap_err().to_string();
         assert!(text.starts_with("bundle web not released: pod-1 is at work on it"), "{text}");
         assert_eq!((out.as_str(), lines(&asked).len()), ("", 3));
@@ -281,7 +283,7 @@ mod tests {
             (200, bd("web", "Claimed"))
         });
         let chosen = Chosen { selector: Some("a=b".into()), ..Chosen::default() };
-        let (result, out, _) = run(chosen, Edit::Release { force: true }, &client).await;
+        let (result, out, _) = run(chosen, Edit::Release { force: true, clear: false }, &client).await;
         result.unwrap();
         assert_eq!(out, "bundledeployment.fleet.cattle.io/web released\n");
         assert!(lines(&asked)[0].contains("labelSelector=a%3Db"), "{:?}", lines(&asked));
