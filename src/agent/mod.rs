@@ -4,6 +4,7 @@
 //! `replica.rs` is the loop; `attempt.rs` is one deployment from claim to finish; `monitoring.rs` keeps the status
 //! true afterwards. What is decided here is only *how* to do what `protocol` says.
 
+mod again;
 pub mod args;
 mod around;
 mod attempt;

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
+    again,
     attempt::kinds_of,
     context::Context,
     mass::{self, HoldError},
@@ -309,7 +310,7 @@ async fn dismantle(
     guarded.forget(acting).await.map_err(RemoveError::Uninstall)?;
     // Of one that moved, the same label and uid are on what it has now.
     if !keeps && order.why != Why::Moved && !uid.0.is_empty() {
-        sweep(ctx, &kinds, &hash, &uids, &never).await?;
+        sweep(&ctx.downstream, &kinds, &hash, &uids).await?;
         sweep_later(ctx.clone(), name.to_owned(), kinds, hash, uids);
     }
     Ok(())
@@ -373,45 +374,43 @@ fn place(name: &str, object: &BundleDeployment) -> (String, String) {
 }
 
 async fn sweep(
-    ctx: &Context,
+    downstream: &Downstream,
     kinds: &[Arc<Kind>],
     hash: &str,
     uids: &BTreeSet<Uid>,
-    cancelled: &CancellationToken,
 ) -> Result<(), RemoveError> {
-    let swept = prune::orphans(&ctx.downstream, kinds, hash, uids, cancelled).await;
+    let swept = prune::orphans(downstream, kinds, hash, uids, &CancellationToken::new()).await;
     swept.map(|_| ()).map_err(RemoveError::Strays)
 }
 
-/// S7: a create that a frozen replica sent before it was taken over can still land; by then it has.
+/// S7: a create that a frozen replica sent before it was taken over can still land; by then it has. Nobody else would look
+/// for it, so the look is taken until it is answered.
 fn sweep_later(ctx: Arc<Context>, name: String, kinds: Vec<Arc<Kind>>, hash: String, uids: BTreeSet<Uid>) {
     tokio::spawn(async move {
         tokio::time::sleep(ctx.protocol.ttl + ctx.downstream.server.timeout()).await;
-        if let Err(error) = sweep(&ctx, &kinds, &hash, &uids, &CancellationToken::new()).await {
-            warn!(unit = name, cause = upstream::chain(&error), "cannot look for objects that landed late");
+        let downstream = &ctx.downstream;
+        again::until_done(&name, || sweep_again(downstream, &name, &kinds, &hash, &uids)).await;
+        // What is deleted and does not go, is nobody's by now: only a person can see to it.
+        for object in again::until_done(&name, || prune::held(downstream, &kinds, &hash, &uids)).await {
+            warn!(unit = name, object, "an object of the removed bundle does not go");
+            let note = format!("bundle {name} is removed, but not all of it goes: {object}");
+            notes::publish(&ctx, None, EventType::Warning, reason::REMOVAL_HELD, note);
         }
-        let ours = |live: &LiveMeta| live.stamp().is_some_and(|stamp| uids.contains(&stamp.uid));
-        if let Err(error) = copies::remove(&ctx.downstream, &name, &ours).await {
-            warn!(unit = name, cause = upstream::chain(&error), "cannot look for copies that landed late");
-        }
-        tell_held(&ctx, &name, &kinds, &hash, &uids).await;
     });
 }
 
-/// What is deleted and does not go, is nobody's by now: only a person can see to it.
-async fn tell_held(ctx: &Context, name: &str, kinds: &[Arc<Kind>], hash: &str, uids: &BTreeSet<Uid>) {
-    match prune::held(&ctx.downstream, kinds, hash, uids).await {
-        Ok(held) => {
-            for object in held {
-                warn!(unit = name, object, "an object of the removed bundle does not go");
-                let note = format!("bundle {name} is removed, but not all of it goes: {object}");
-                notes::publish(ctx, None, EventType::Warning, reason::REMOVAL_HELD, note);
-            }
-        }
-        Err(error) => {
-            warn!(unit = name, cause = upstream::chain(&error), "cannot look whether everything is gone");
-        }
-    }
+/// Objects and copies of BundleDeployments that are removed.
+async fn sweep_again(
+    downstream: &Downstream,
+    name: &str,
+    kinds: &[Arc<Kind>],
+    hash: &str,
+    uids: &BTreeSet<Uid>,
+) -> Result<(), RemoveError> {
+    sweep(downstream, kinds, hash, uids).await?;
+    let ours = |live: &LiveMeta| live.stamp().is_some_and(|stamp| uids.contains(&stamp.uid));
+    copies::remove(downstream, name, &ours).await.map_err(RemoveError::Copies)?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -419,6 +418,33 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::downstream::testing::{Exchange, context, scripted};
+
+    #[tokio::test(start_paused = true)]
+    async fn the_second_look_after_a_removal_is_taken_until_it_is_answered() {
+        const MAPS: &str = "/api/v1/configmaps";
+        const SECRETS: &str = "/api/v1/secrets";
+        const STRAY: &str = "/api/v1/namespaces/ns/configmaps/c";
+        let stray = json!({"metadata": {"name": "c", "namespace": "ns", "uid": "x", "resourceVersion": "7",
+            "annotations": {keys::EPOCH_ANNOTATION: "u/9"}}});
+        let down = |path| Exchange::get(path).refuses(503, "ServiceUnavailable", "no");
+        let none = |path| Exchange::get(path).answers(json!({"items": []}));
+        let (server, script) = scripted(vec![
+            down(MAPS),
+            Exchange::get(MAPS).answers(json!({"items": [stray]})),
+            Exchange::get(STRAY).answers(stray),
+            Exchange::delete(STRAY),
+            down(SECRETS),
+            none(MAPS),
+            none(SECRETS),
+            none(MAPS),
+        ]);
+        let downstream = context(server);
+        let kinds = [downstream.kinds.resolve("v1", "ConfigMap").await.unwrap()];
+        let uids = BTreeSet::from(["u".into()]);
+        again::until_done("web", || sweep_again(&downstream, "web", &kinds, "h", &uids)).await;
+        script.finished().await;
+    }
 
     fn bd(change: impl FnOnce(&mut Value)) -> BundleDeployment {
         let mut object = json!({
