@@ -82,6 +82,9 @@ async fn story(world: &World) -> anyhow::Result<()> {
     assert_eq!(next.holder, "sleeper");
     sleeper.check()?;
 
+    // Whatever stopped it: the loss of its claim, a stamp, or a version.
+    it_is_said(world, reason::STALE_WRITE_REFUSED).await?;
+    assert_eq!(counter(&sleeper, "flotilla_stale_writes_refused_total").await?, 1, "one deployment");
     it_is_said(world, reason::TAKEN_OVER).await?;
     assert_eq!(records.of(BUNDLE, BUNDLE), revisions, "the sleeper touched the release");
     assert!(!revisions[0].was_deployed(), "{:?}", revisions[0]);

@@ -66,6 +66,15 @@ pub(super) fn tell(ctx: &Context, name: &str, object: Option<&BundleDeployment>,
     }
 }
 
+/// Reports a deployment that went on after its claim was lost: what it still had to write was refused (S1).
+pub(super) fn tell_late(ctx: &Context, name: &str, object: Option<&BundleDeployment>) {
+    ctx.metrics.stale_write_refused();
+    let note = format!(
+        "bundle {name}: its claim went to another while this replica worked on it; what was still to be written was refused"
+    );
+    publish(ctx, object, EventType::Warning, reason::STALE_WRITE_REFUSED, note);
+}
+
 /// Publishes an Event about a unit: about its release record when there is one, else about the agent itself.
 pub(super) fn publish(
     ctx: &Context,

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     downstream::fence::{ClaimNow, ClaimProof, ProofError},
-    protocol::{Claim, Nonce, Snapshot, Time, Uid},
+    protocol::{Claim, Nonce, Snapshot, Time, Uid, Unit, Work},
     upstream::snapshot,
 };
 
@@ -66,6 +66,13 @@ fn claim_now(state: &Snapshot, uid: &Uid, nonce: &Nonce, deployment: &str) -> Cl
     if claimed && state.deployment == deployment { ClaimNow::Ours } else { ClaimNow::Outdated }
 }
 
+/// Whether the claim of this deployment is somebody else's by now, or nobody's. Not when its BundleDeployment is gone: then
+/// nobody deploys in its place.
+pub(super) fn is_lost(unit: &Unit, nonce: &Nonce) -> bool {
+    let runs = matches!(&unit.work, Work::Running { claim, .. } if claim.nonce == *nonce);
+    runs && unit.latest.as_ref().is_some_and(|latest| !latest.slot.is_held_by(nonce))
+}
+
 impl ClaimProof for Proof {
     fn confirmed_within(&self, age: Duration) -> bool {
         let confirmed = *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,23 +93,62 @@ mod tests {
     use super::*;
     use crate::protocol::{ClaimSlot, Gate};
 
+    fn snapshot(slot: ClaimSlot) -> Snapshot {
+        Snapshot {
+            uid: "u".into(),
+            version: "5".into(),
+            deployment: "d1".into(),
+            gate: Gate::Open,
+            outdated: true,
+            corrects: false,
+            release: String::new(),
+            slot,
+            rest: 0,
+        }
+    }
+
+    #[test]
+    fn a_deployment_is_late_when_its_claim_is_anothers_or_nobodys_but_not_when_its_unit_is_gone() {
+        let held = |nonce: &str| {
+            let message =
+                format!("v1 holder=a session=s nonce={nonce} attempt=1 lost=0 by= budget=9 deployment=d1");
+            ClaimSlot::parse("True", "Claimed", &message)
+        };
+        let working = |latest: Option<ClaimSlot>| Unit {
+            latest: latest.map(snapshot),
+            work: Work::Running {
+                claim: held("n").claim().unwrap().clone(),
+                epoch: "4".into(),
+                version: "4".into(),
+                waiting: false,
+                cancelled: true,
+                deadline: Time::ZERO,
+                entering: None,
+                ended: None,
+            },
+            ..Unit::default()
+        };
+        let own = Nonce("n".into());
+        for (latest, lost) in
+            [(Some(held("n")), false), (Some(held("m")), true), (Some(ClaimSlot::Empty), true), (None, false)]
+        {
+            assert_eq!(is_lost(&working(latest.clone()), &own), lost, "{latest:?}");
+        }
+        // Another run's end, and one whose unit was deleted or made anew.
+        assert!(!is_lost(&working(Some(ClaimSlot::Empty)), &Nonce("older".into())));
+        let deleted =
+            Unit { stopping: Some(own.clone()), latest: Some(snapshot(ClaimSlot::Empty)), ..Unit::default() };
+        assert!(!is_lost(&deleted, &own));
+    }
+
     #[test]
     fn a_claim_is_ours_only_while_what_it_is_for_is_asked_for() {
         let look = |uid: &str, asked: &str, status: &str, reason: &str, nonce: &str, claimed: &str| {
             let message = format!(
                 "v1 holder=a session=s nonce={nonce} attempt=1 lost=0 by= budget=9 deployment={claimed}"
             );
-            let state = Snapshot {
-                uid: uid.into(),
-                version: "5".into(),
-                deployment: asked.into(),
-                gate: Gate::Open,
-                outdated: true,
-                corrects: false,
-                release: String::new(),
-                slot: ClaimSlot::parse(status, reason, &message),
-                rest: 0,
-            };
+            let slot = ClaimSlot::parse(status, reason, &message);
+            let state = Snapshot { uid: uid.into(), deployment: asked.into(), ..snapshot(slot) };
             claim_now(&state, &"u".into(), &Nonce("n".into()), "d1")
         };
         for (uid, asked, status, reason, nonce, claimed, now) in [

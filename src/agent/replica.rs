@@ -29,7 +29,9 @@ use super::{
     inbox::{Message, Name, Outbox, Source},
     mass,
     monitoring::Monitored,
+    notes,
     outage::Outage,
+    proof,
     shutdown::Phase,
     surroundings,
 };
@@ -269,6 +271,9 @@ impl Replica {
                 let Some(entry) = self.units.get_mut(&name) else { return };
                 if entry.running.as_ref().is_some_and(|(nonce, _)| *nonce == ended.nonce) {
                     entry.running = None;
+                }
+                if ended.met_newer() || proof::is_lost(&entry.unit, &ended.nonce) {
+                    notes::tell_late(&self.ctx, &name, entry.object.as_deref());
                 }
                 let input = Input::Done {
                     nonce: ended.nonce.clone(),

@@ -162,7 +162,7 @@ impl Metrics {
         self.0.downstream_writes.get_or_create(&verb).inc();
     }
 
-    /// A downstream write was refused because the target carries a newer claim's stamp, or changed meanwhile (S1).
+    /// A deployment whose claim was lost was given up: a write of it was refused, or would have been (S1).
     pub fn stale_write_refused(&self) {
         self.0.stale_writes_refused.inc();
     }
@@ -277,7 +277,7 @@ impl Inner {
         r.register("downstream_writes", "Writes to this cluster, by verb", self.downstream_writes.clone());
         r.register(
             "stale_writes_refused",
-            "Writes refused because a newer claim or another writer had touched the object",
+            "Deployments that went on after their claim was lost: what they still had to write was refused",
             self.stale_writes_refused.clone(),
         );
         r.register("monitor_writes", "Status writes of idle units", self.monitor_writes.clone());

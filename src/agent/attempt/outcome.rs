@@ -50,8 +50,8 @@ enum Told {
     Corrected { note: String },
     InOrder,
     NotCorrected { text: String, reverted: bool },
-    Failed { text: String, permanent: bool, size: bool, stale: bool },
-    Abandoned { stale: bool },
+    Failed { text: String, permanent: bool, size: bool },
+    Abandoned { met_newer: bool },
 }
 
 impl Ended {
@@ -93,10 +93,10 @@ impl Ended {
     /// A correction that failed: what is deployed stays what it is, and so does what is told of it. Tried again
     /// whatever the reason, since only the cluster decides whether a change can be reverted.
     pub(super) fn not_corrected(job: &Job, error: &AttemptError) -> Self {
-        let stale = matches!(error.fenced(), Some(Fenced::Newer { .. }));
+        let met_newer = matches!(error.fenced(), Some(Fenced::Newer { .. }));
         match error.class() {
-            Class::Stopped => return Self::abandoned(job, Outcome::Stopped, stale),
-            Class::Fenced => return Self::abandoned(job, Outcome::Fenced, stale),
+            Class::Stopped => return Self::abandoned(job, Outcome::Stopped, met_newer),
+            Class::Fenced => return Self::abandoned(job, Outcome::Fenced, met_newer),
             Class::Retryable | Class::Permanent => {}
         }
         let text = error.text();
@@ -115,19 +115,24 @@ impl Ended {
         matches!(self.told, Told::Corrected { .. })
     }
 
+    /// Whether a write of it was refused in favour of a newer claim's.
+    pub fn met_newer(&self) -> bool {
+        matches!(self.told, Told::Abandoned { met_newer: true })
+    }
+
     /// Anything else.
     ///
     /// `standing` is what was deployed before and still is; only for failures that no retry can mend.
     pub(super) fn failed(job: &Job, error: AttemptError, standing: Option<Deployed>) -> Self {
         let text = error.text();
-        let stale = matches!(error.fenced(), Some(Fenced::Newer { .. }));
+        let met_newer = matches!(error.fenced(), Some(Fenced::Newer { .. }));
         let (outcome, told) = match error.class() {
             Class::Retryable => (Outcome::Failed { cause: text.clone() }, false),
             Class::Permanent => (Outcome::Permanent, true),
-            Class::Stopped => return Self::abandoned(job, Outcome::Stopped, stale),
-            Class::Fenced => return Self::abandoned(job, Outcome::Fenced, stale),
+            Class::Stopped => return Self::abandoned(job, Outcome::Stopped, met_newer),
+            Class::Fenced => return Self::abandoned(job, Outcome::Fenced, met_newer),
         };
-        let told = Told::Failed { text: text.clone(), permanent: told, size: error.is_size(), stale };
+        let told = Told::Failed { text: text.clone(), permanent: told, size: error.is_size() };
         let (mut release, mut plan) = (String::new(), None);
         let fields = match outcome {
             Outcome::Permanent => {
@@ -147,18 +152,18 @@ impl Ended {
 
     /// The claim is somebody else's: whatever failed is not told as this unit's failure.
     pub(super) fn discarded(job: &Job, error: &AttemptError) -> Self {
-        let stale = matches!(error.fenced(), Some(Fenced::Newer { .. }));
-        Self::abandoned(job, Outcome::Fenced, stale)
+        let met_newer = matches!(error.fenced(), Some(Fenced::Newer { .. }));
+        Self::abandoned(job, Outcome::Fenced, met_newer)
     }
 
-    fn abandoned(job: &Job, outcome: Outcome, stale: bool) -> Self {
+    fn abandoned(job: &Job, outcome: Outcome, met_newer: bool) -> Self {
         Self {
             nonce: job.claim.nonce.clone(),
             outcome,
             release: String::new(),
             fields: Fields::default(),
             plan: None,
-            told: Told::Abandoned { stale },
+            told: Told::Abandoned { met_newer },
         }
     }
 
@@ -171,11 +176,11 @@ impl Ended {
             release: String::new(),
             fields: Fields { conditions: vec![(DEPLOYED, Err(text.clone()))], ..Fields::default() },
             plan: None,
-            told: Told::Failed { text, permanent: false, size: false, stale: false },
+            told: Told::Failed { text, permanent: false, size: false },
         }
     }
 
-    /// Log line, metric and Event.
+    /// Log line, metric and Event of what it came to.
     pub(super) fn tell(&self, job: &Job, took: Duration) {
         let (ctx, name, attempt) = (&job.ctx, &job.name, job.claim.attempt);
         let object = Some(&*job.object);
@@ -235,11 +240,6 @@ impl Ended {
                 );
             }
             Told::Abandoned { .. } => info!(outcome = ?self.outcome, "deployment called off"),
-        }
-        if let Told::Failed { stale: true, .. } | Told::Abandoned { stale: true } = &self.told {
-            ctx.metrics.stale_write_refused();
-            let note = format!("bundle {name}: a write of a claim that was taken over was refused");
-            notes::publish(ctx, object, EventType::Warning, reason::STALE_WRITE_REFUSED, note);
         }
     }
 }
