@@ -138,6 +138,17 @@ pub enum CopyError {
         /// The release.
         release: String,
     },
+    /// What stands there has another type, which cannot be changed, and is no copy for this bundle.
+    #[error(
+        "cannot copy {copy}: what is in its place has type {type_:?} and was not copied for this bundle; it stays until \
+         somebody deletes it"
+    )]
+    NoCopy {
+        /// Kind and place.
+        copy: String,
+        /// Its type.
+        type_: String,
+    },
     /// The server refused, or did not answer.
     #[error("cannot copy {copy}")]
     Refused {
@@ -171,7 +182,9 @@ impl CopyError {
     }
 }
 
-/// Puts a copy into a namespace for a bundle. A missing namespace is made: with Helm's label, or bare.
+/// Puts a copy into a namespace for a bundle. A missing namespace is made with the metadata `new_namespace`.
+///
+/// A type cannot be changed, so a copy of another type is made anew; not what is no copy for this bundle.
 ///
 /// # Errors
 /// Whatever keeps the copy from being what it is to be.
@@ -179,7 +192,7 @@ pub async fn put(
     ctx: &Downstream,
     fence: &Fence,
     namespace: &str,
-    labelled_namespace: bool,
+    new_namespace: &Value,
     bundle: &str,
     source: &Source,
 ) -> Result<Placed, CopyError> {
@@ -188,6 +201,7 @@ pub async fn put(
     let kind = ctx.kinds.resolve("v1", source.kind.kind()).await;
     let kind = kind.map_err(|source| CopyError::Kind { copy: copy(), source })?;
     let place = Place { kind: &kind, namespace, name: &source.name };
+    let mut made_anew = false;
     for _ in 0..ROUNDS {
         let live = match ctx.agent.get::<Value>(&place.path()).await {
             Ok(live) => Some(live),
@@ -204,6 +218,8 @@ pub async fn put(
         let proof = fence.before(meta.stamp().as_ref(), copy).await;
         proof.map_err(|source| CopyError::Fenced { copy: copy(), source })?;
         let placed = match &live {
+            // The bundle knows it with what it held before.
+            None if made_anew => Placed::Updated,
             None => Placed::Created,
             Some(live) if holds(live, &meta, source) => Placed::Same,
             Some(_) => Placed::Updated,
@@ -211,7 +227,13 @@ pub async fn put(
         let answer = match live {
             // What cannot be changed is made anew.
             Some(live) if live["type"] != *source.parts.get("type").unwrap_or(&Value::Null) => {
-                ctx.agent.delete(&place.path(), &meta.uid, &meta.resource_version).await.map(|_| ())
+                if meta.labels.get(keys::BUNDLE_DEPLOYMENT).is_none_or(|name| name != bundle) {
+                    let type_ = live["type"].as_str().unwrap_or_default().to_owned();
+                    return Err(CopyError::NoCopy { copy: copy(), type_ });
+                }
+                let answer = ctx.agent.delete(&place.path(), &meta.uid, &meta.resource_version).await;
+                made_anew |= answer.is_ok();
+                answer.map(|_| ())
             }
             Some(live) => {
                 let body = body(live, bundle, fence, source);
@@ -230,7 +252,7 @@ pub async fn put(
                         return Ok(placed);
                     }
                     Err(error) if error.is_missing_namespace(namespace) => {
-                        make_namespace(ctx, fence, namespace, labelled_namespace, &copy).await?;
+                        make_namespace(ctx, fence, namespace, new_namespace, &copy).await?;
                         Ok(())
                     }
                     Err(error) => Err(error),
@@ -255,14 +277,12 @@ async fn make_namespace(
     ctx: &Downstream,
     fence: &Fence,
     namespace: &str,
-    labelled: bool,
+    metadata: &Value,
     copy: &(dyn Fn() -> String + Sync),
 ) -> Result<(), CopyError> {
     fence.uncompared().await.map_err(|source| CopyError::Fenced { copy: copy(), source })?;
-    let mut body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
-    if labelled {
-        body["metadata"]["labels"] = json!({"name": namespace});
-    }
+    let mut body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
+    body["metadata"]["name"] = json!(namespace);
     match write(ctx, Method::POST, "/api/v1/namespaces", &body).await {
         Ok(()) => {
             info!(object = namespace, "namespace made");
@@ -370,6 +390,10 @@ mod tests {
     const SECRETS: &str = "/api/v1/namespaces/ns/secrets";
     const PATH: &str = "/api/v1/namespaces/ns/secrets/s";
 
+    fn new() -> Value {
+        json!({"labels": {"team": "shop"}, "annotations": {"owner": "me"}})
+    }
+
     fn source() -> Source {
         let object = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/basic-auth",
             "data": {"password": "aHVudGVyMg=="}, "immutable": true,
@@ -403,7 +427,9 @@ mod tests {
             Exchange::get(PATH).missing(),
             Exchange::post(SECRETS).refuses(404, "NotFound", "namespaces \"ns\" not found"),
             Exchange::post("/api/v1/namespaces").expecting(|sent| {
-                assert_eq!(sent["metadata"], json!({"name": "ns", "labels": {"name": "ns"}}))
+                let mut wanted = new();
+                wanted["name"] = json!("ns");
+                assert_eq!(sent["metadata"], wanted);
             }),
             Exchange::get(PATH).missing(),
             Exchange::post(&format!("{SECRETS}?fieldManager=fleetagent")).expecting(|sent| {
@@ -411,7 +437,7 @@ mod tests {
                 assert!(sent["metadata"].get("uid").is_none());
             }),
         ]);
-        let placed = put(&context(server), &fence("u/20"), "ns", true, "b", &source()).await.unwrap();
+        let placed = put(&context(server), &fence("u/20"), "ns", &new(), "b", &source()).await.unwrap();
         assert_eq!(placed, Placed::Created);
         script.finished().await;
     }
@@ -431,7 +457,7 @@ mod tests {
                     assert_eq!(sent["metadata"]["resourceVersion"], "7");
                 }),
             ]);
-            let placed = put(&context(server), &fence("u/20"), "ns", true, "b", &source()).await.unwrap();
+            let placed = put(&context(server), &fence("u/20"), "ns", &new(), "b", &source()).await.unwrap();
             assert_eq!(placed, expected);
             script.finished().await;
         }
@@ -440,14 +466,14 @@ mod tests {
     #[tokio::test]
     async fn a_newer_copy_and_a_releases_object_are_left_alone() {
         let (server, script) = scripted(vec![Exchange::get(PATH).answers(live(Some("u/30"), "b2xk"))]);
-        let error = put(&context(server), &fence("u/20"), "ns", true, "b", &source()).await.unwrap_err();
+        let error = put(&context(server), &fence("u/20"), "ns", &new(), "b", &source()).await.unwrap_err();
         assert!(matches!(error.fenced(), Some(Fenced::Newer { .. })));
         script.finished().await;
         let mut owned = live(None, "b2xk");
         owned["metadata"]["labels"] = json!({});
         owned["metadata"]["annotations"] = json!({keys::RELEASE_NAME: "r", keys::RELEASE_NAMESPACE: "ns"});
         let (server, script) = scripted(vec![Exchange::get(PATH).answers(owned)]);
-        let error = put(&context(server), &fence("u/20"), "ns", true, "b", &source()).await.unwrap_err();
+        let error = put(&context(server), &fence("u/20"), "ns", &new(), "b", &source()).await.unwrap_err();
         assert_eq!(error.to_string(), "cannot copy secret ns/s: an object of release ns/r is in its place");
         script.finished().await;
     }
@@ -463,8 +489,25 @@ mod tests {
             Exchange::get(PATH).missing(),
             Exchange::post(SECRETS).expecting(carries_all),
         ]);
-        put(&context(server), &fence("u/20"), "ns", true, "b", &source()).await.unwrap();
+        let placed = put(&context(server), &fence("u/20"), "ns", &new(), "b", &source()).await.unwrap();
+        assert_eq!(placed, Placed::Updated, "the bundle is to notice");
         script.finished().await;
+    }
+
+    #[tokio::test]
+    async fn what_is_no_copy_of_this_bundles_is_not_deleted_for_its_type() {
+        for labels in [json!({}), json!({keys::BUNDLE_DEPLOYMENT: "other"})] {
+            let mut theirs = live(None, "b2xk");
+            theirs["type"] = json!("Opaque");
+            theirs["metadata"]["labels"] = labels;
+            let (server, script) = scripted(vec![Exchange::get(PATH).answers(theirs)]);
+            let error =
+                put(&context(server), &fence("u/20"), "ns", &new(), "b", &source()).await.unwrap_err();
+            let expected = "cannot copy secret ns/s: what is in its place has type \"Opaque\" and was not copied for \
+                            this bundle; it stays until somebody deletes it";
+            assert_eq!(error.to_string(), expected);
+            script.finished().await;
+        }
     }
 
     #[tokio::test]
@@ -475,7 +518,7 @@ mod tests {
             Exchange::get(PATH).missing(),
             Exchange::post(SECRETS).refuses(422, "Invalid", words),
         ]);
-        let error = put(&context(server), &fence("u/20"), "ns", true, "b", &source()).await.unwrap_err();
+        let error = put(&context(server), &fence("u/20"), "ns", &new(), "b", &source()).await.unwrap_err();
         assert!(!crate::telemetry::chain(&error).contains("hunter2"));
     }
 

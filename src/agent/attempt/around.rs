@@ -2,6 +2,7 @@
 //! What surrounds a deployment: whether it may go to its namespace, as whom, with which copies beside it, and what the
 //! namespace then carries.
 
+use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use super::{AttemptError, Run};
@@ -49,15 +50,23 @@ impl Run {
                 name: wanted.name.clone(),
                 source,
             })?;
-            let labelled = self.options.create_namespace.unwrap_or(true);
+            let new = self.new_namespace();
             let placed =
-                copies::put(&ctx.downstream, &self.fence, &self.namespace, labelled, &self.job.name, &source);
+                copies::put(&ctx.downstream, &self.fence, &self.namespace, &new, &self.job.name, &source);
             renewed |= placed.await.map_err(AttemptError::Copy)? == Placed::Updated;
         }
         if renewed {
             info!("a copied resource is another one now: the bundle is deployed once more");
         }
         Ok(renewed)
+    }
+
+    /// The metadata of the namespace, should a copy be the first thing in it. Fleet's agent makes it for copies whatever
+    /// `createNamespace` says.
+    fn new_namespace(&self) -> Value {
+        let forced = around::forced(&self.options);
+        let helms = self.options.create_namespace.unwrap_or(true);
+        if helms || !forced.is_nothing() { forced.of_new(&self.namespace) } else { json!({}) }
     }
 
     /// Whether nothing about the bundle calls for a new revision, if the one that is deployed is as it should be.
