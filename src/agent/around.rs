@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tracing::debug;
 
 use super::context::Context;
@@ -24,6 +25,14 @@ pub(super) const TARGET_PACE: Duration = Duration::from_secs(30);
 /// What the options force on the namespace.
 pub(super) fn forced(options: &BundleDeploymentOptions) -> Forced<'_> {
     Forced { labels: options.namespace_labels.as_ref(), annotations: options.namespace_annotations.as_ref() }
+}
+
+/// The metadata of a namespace in which a copy is to be the first thing. Fleet's agent makes it for copies whatever
+/// `createNamespace` says.
+pub(super) fn made_for_copies(options: &BundleDeploymentOptions, namespace: &str) -> Value {
+    let forced = forced(options);
+    let helms = options.create_namespace.unwrap_or(true);
+    if helms || !forced.is_nothing() { forced.of_new(namespace) } else { json!({}) }
 }
 
 /// Why a deployed bundle would not be deployed now; told in `Deployed`, as Fleet's agent does at every event.
@@ -109,10 +118,27 @@ pub(super) fn was_taken(options: &BundleDeploymentOptions, modified: &[ModifiedS
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::upstream::fields::ObservedFields;
+
+    #[test]
+    fn a_namespace_that_copies_make_has_what_the_bundle_wants_on_it() {
+        for (options, wanted) in [
+            (json!({}), json!({"labels": {"name": "ns"}, "annotations": {}})),
+            (json!({"createNamespace": false}), json!({})),
+            (
+                json!({"namespaceLabels": {"team": "shop"}, "namespaceAnnotations": {"owner": "me"}}),
+                json!({"labels": {"team": "shop"}, "annotations": {"owner": "me"}}),
+            ),
+            (
+                json!({"createNamespace": false, "namespaceLabels": {"team": "shop"}}),
+                json!({"labels": {"team": "shop"}, "annotations": {}}),
+            ),
+        ] {
+            let read = serde_json::from_value(options.clone()).unwrap();
+            assert_eq!(made_for_copies(&read, "ns"), wanted, "{options}");
+        }
+    }
 
     #[test]
     fn only_what_was_given_up_and_is_missing_is_made_again() {

@@ -2,7 +2,6 @@
 //! What surrounds a deployment: whether it may go to its namespace, as whom, with which copies beside it, and what the
 //! namespace then carries.
 
-use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use super::{AttemptError, Run};
@@ -50,7 +49,7 @@ impl Run {
                 name: wanted.name.clone(),
                 source,
             })?;
-            let new = self.new_namespace();
+            let new = around::made_for_copies(&self.options, &self.namespace);
             let placed =
                 copies::put(&ctx.downstream, &self.fence, &self.namespace, &new, &self.job.name, &source);
             renewed |= placed.await.map_err(AttemptError::Copy)? == Placed::Updated;
@@ -59,14 +58,6 @@ impl Run {
             info!("a copied resource is another one now: the bundle is deployed once more");
         }
         Ok(renewed)
-    }
-
-    /// The metadata of the namespace, should a copy be the first thing in it. Fleet's agent makes it for copies whatever
-    /// `createNamespace` says.
-    fn new_namespace(&self) -> Value {
-        let forced = around::forced(&self.options);
-        let helms = self.options.create_namespace.unwrap_or(true);
-        if helms || !forced.is_nothing() { forced.of_new(&self.namespace) } else { json!({}) }
     }
 
     /// Whether nothing about the bundle calls for a new revision, if the one that is deployed is as it should be.
