@@ -23,6 +23,8 @@ mod histories;
 mod moved;
 #[path = "model/outside.rs"]
 mod outside;
+#[path = "model/poison.rs"]
+mod poison;
 #[path = "model/preference.rs"]
 mod preference;
 #[path = "model/replica.rs"]

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When no agent is left, the controller expires the claims, and new agents finish the work.
+//! When no agent is left, the controllers expire each claim once, and new agents finish the work.
 
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::ensure;
+use k8s_openapi::api::core::v1::Event;
+use kube::Api;
+use kube::api::ListParams;
 use tokio::time::Instant;
 
 #[path = "../dev/harness/mod.rs"]
@@ -13,7 +16,7 @@ mod harness;
 use harness::bundles::Bundle;
 use harness::judge::{self, Ended};
 use harness::units::End;
-use harness::world::{Downstream, World};
+use harness::world::{Downstream, World, counter};
 use harness::{GENEROUS, Tools, until};
 
 const BUNDLES: usize = 12;
@@ -25,7 +28,7 @@ const OBJECTS: usize = 60;
 const BOUND: Duration = Duration::from_secs(180);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_controller_expires_what_dead_agents_held_and_new_ones_finish_it() -> anyhow::Result<()> {
+async fn two_controllers_expire_what_dead_agents_held_once_and_new_ones_finish_it() -> anyhow::Result<()> {
     let tools = Tools::build(Tools::CONTROL_PLANE)?;
     let binary = Path::new(env!("CARGO_BIN_EXE_flotilla"));
     let world = World::start(binary, tools, Downstream::Bare).await?;
@@ -52,10 +55,13 @@ async fn story(world: &World) -> anyhow::Result<()> {
     let ended = Ended { holder: "first".into(), at: Instant::now() };
     agent.kill()?;
 
-    // Nobody but the controller is left to see it.
-    let mut controller = world.controller("controller", &[CLAIM_MARGIN])?;
+    // Nobody but the controllers is left to see it; they begin to count at the same time.
+    let mut controllers = [
+        world.controller("controller-1", &[CLAIM_MARGIN])?,
+        world.controller("controller-2", &[CLAIM_MARGIN])?,
+    ];
     until("the claims to be expired", BOUND, async || {
-        controller.check()?;
+        controllers.iter_mut().try_for_each(|controller| controller.check())?;
         Ok(units.claims().iter().all(|claim| claim.end.is_some()).then_some(()))
     })
     .await?;
@@ -80,5 +86,25 @@ async fn story(world: &World) -> anyhow::Result<()> {
         let counts = next.map(|next| (next.attempt, next.lost));
         assert_eq!(counts, Some((claim.attempt + 1, claim.lost + 1)), "{} forgot its counts", claim.unit);
     }
+
+    let total = claims.iter().filter(|claim| expired(&claim.end)).count();
+    let mut written = 0;
+    for controller in &controllers {
+        written += counter(controller, "flotilla_claims_expired_total").await?;
+    }
+    assert_eq!(written, u64::try_from(total)?, "each claim is expired by one of the two");
+    let events: Api<Event> =
+        Api::namespaced(world.upstream.admin().await?, &world.registration.cluster_namespace);
+    let told = until("the Events to be written", GENEROUS, async || {
+        let all = events.list(&ListParams::default()).await?.items;
+        let told: Vec<Event> =
+            all.into_iter().filter(|event| event.reason.as_deref() == Some("ClaimExpired")).collect();
+        Ok((told.len() >= total).then_some(told))
+    })
+    .await?;
+    let told: Vec<_> =
+        told.iter().map(|event| (event.involved_object.name.as_deref(), event.count)).collect();
+    assert_eq!(told.len(), total, "more Events than claims: {told:?}");
+    assert!(told.iter().all(|(_, count)| count.is_none_or(|count| count == 1)), "told again: {told:?}");
     Ok(())
 }

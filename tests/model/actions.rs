@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flotilla::protocol::{
     ClaimSlot, Epoch, Input, Outcome, Work,
-    reaper::{Limits, Verdict, judge, see},
+    reaper::{Limits, Verdict, Watched, judge, see},
 };
 
 use super::{
@@ -51,8 +51,8 @@ pub enum Action {
     Recreate,
     Ghost(usize),
     Late(usize),
-    ReaperLook,
-    ReaperAct,
+    ReaperLook(usize),
+    ReaperAct(usize),
     /// SIGTERM.
     Drain(usize),
     /// The grace period is over.
@@ -152,15 +152,16 @@ impl World {
         if budget.restores > 0 && self.saved.is_some() {
             actions.push(Restore);
         }
-        if let (Some(watched), Some(bd)) = (&self.reaper, &self.bd) {
+        if let Some(bd) = &self.bd {
             let version = Epoch(bd.version.to_string());
-            let stale = watched.as_ref().map_or(bd.slot != ClaimSlot::Empty, |seen| seen.version != version);
-            if stale {
-                actions.push(ReaperLook);
-            }
-            if watched.as_ref().is_some_and(|seen| !matches!(judge(seen, &limits(), NOW), Verdict::Leave(_)))
-            {
-                actions.push(ReaperAct);
+            for (index, watched) in self.reapers.iter().enumerate() {
+                if watched.as_ref().map_or(bd.slot != ClaimSlot::Empty, |seen| seen.version != version) {
+                    actions.push(ReaperLook(index));
+                }
+                let due = |seen: &Watched| !matches!(judge(seen, &limits(), NOW), Verdict::Leave(_));
+                if watched.as_ref().is_some_and(due) {
+                    actions.push(ReaperAct(index));
+                }
             }
         }
     }
@@ -351,13 +352,13 @@ impl World {
                 let write = self.late.remove(index);
                 self.land(&write, bug);
             }
-            Action::ReaperLook => {
+            Action::ReaperLook(index) => {
                 let bd = self.bd.as_ref().expect("an object");
                 let (version, slot) = (Epoch(bd.version.to_string()), bd.slot.clone());
-                let watched = self.reaper.take().expect("a reaper");
-                self.reaper = Some(see(watched, version, slot, NOW));
+                let watched = self.reapers[index].take();
+                self.reapers[index] = see(watched, version, slot, NOW);
             }
-            Action::ReaperAct => self.reap(bug),
+            Action::ReaperAct(index) => self.reap(index, bug),
             Action::Drain(index) => {
                 self.budget.drains -= 1;
                 let replica = &mut self.replicas[index];
@@ -405,18 +406,21 @@ impl World {
         self.feed(index, Input::Unclear, bug);
     }
 
-    fn reap(&mut self, bug: Bug) {
-        let Some(Some(watched)) = &self.reaper else { return };
-        let slot = match judge(watched, &limits(), NOW) {
+    fn reap(&mut self, index: usize, bug: Bug) {
+        let Some(watched) = self.reapers[index].take() else { return };
+        let slot = match judge(&watched, &limits(), NOW) {
             Verdict::Leave(_) => return,
             Verdict::Replace(_) if bug == Bug::ReaperClears && watched.slot.claim().is_none() => {
                 ClaimSlot::Empty
             }
             Verdict::Replace(claim) => ClaimSlot::Claim(claim),
         };
-        let fits = self.bd.as_ref().filter(|bd| bd.version.to_string() == watched.version.0).cloned();
-        self.reaper = Some(None);
-        if let Some(bd) = fits {
+        let fits = |bd: &&Bd| bd.version.to_string() == watched.version.0 || bug == Bug::ReaperBlind;
+        if let Some(bd) = self.bd.as_ref().filter(fits).cloned() {
+            let attempt = |slot: &ClaimSlot| slot.claim().map_or(0, |claim| claim.attempt);
+            if attempt(&slot) < attempt(&bd.slot) {
+                self.break_("S5: a reaper's write let attempts fall");
+            }
             if matches!(bd.slot, ClaimSlot::Unreadable { .. }) && self.slot_age < CLAIM_TIMEOUT {
                 self.break_("S3: a claim that cannot be read was not respected");
             }

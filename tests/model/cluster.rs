@@ -16,6 +16,9 @@ use super::{
 /// Moments within one step of time, for each unit; more is a unit that spins.
 const MOMENTS: usize = 2000;
 
+/// So many processes may die of one unit: one more before its quarantine, and one at the end of each.
+const KILLS: u8 = 6;
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cluster {
     pub units: Vec<World>,
@@ -26,6 +29,8 @@ pub struct Cluster {
     pub apart: bool,
     /// How often everything may be missing at once.
     pub losses: u8,
+    /// The first unit kills whoever runs it.
+    pub poison: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +41,8 @@ pub enum Step {
     All(Action),
     /// The shared object is given to this unit.
     Give(usize),
+    /// Running the first unit is the end of this replica.
+    Kill(usize),
     /// All objects are missing at once, and are back.
     LoseAll,
     FindAll,
@@ -70,6 +77,16 @@ impl Cluster {
             unit.lose(missing > 1);
             unit.held = held;
         }
+    }
+
+    /// A process dies of the unit that it runs, and with it what it does for the others.
+    fn kill(&mut self, replica: usize) {
+        self.units.iter_mut().for_each(|unit| unit.crash(replica));
+        let killed: u8 = self.units[0].replicas.iter().map(|replica| replica.boots).sum();
+        if killed > KILLS {
+            self.units[0].break_("L3: one unit kills its replicas on and on");
+        }
+        self.count();
     }
 
     /// What can happen where nothing goes wrong.
@@ -156,6 +173,7 @@ impl Space for Cluster {
                     Action::Exit(replica) if index > 0 || !self.is_idle(*replica) => {}
                     // Of a unit that has something to stop.
                     Action::Stop(_) => steps.push(Step::All(*action)),
+                    Action::Run(replica) if self.poison && index == 0 => steps.push(Step::Kill(*replica)),
                     Action::Watch(replica) if self.apart && *replica != index => {}
                     action if !action.is_global() => steps.push(Step::In(index, *action)),
                     action if index == 0 => steps.push(Step::All(*action)),
@@ -185,6 +203,7 @@ impl Space for Cluster {
             }
             Step::All(action) => self.all(action, bug),
             Step::Give(index) => self.give(index),
+            Step::Kill(replica) => self.kill(replica),
             Step::LoseAll => self.lose(bug),
             Step::FindAll => self.units.iter_mut().for_each(World::find),
         }
@@ -235,7 +254,8 @@ impl Space for Cluster {
                 }
                 self.share(index);
             }
-            if *round > 3 && self.units.iter().all(World::is_at_rest) {
+            // A unit that kills its replicas is never done; the others must be.
+            if *round > 3 && self.units.iter().skip(usize::from(self.poison)).all(World::is_at_rest) {
                 return if self.is_true() {
                     Moment::Rest
                 } else {
@@ -265,7 +285,7 @@ pub fn cluster(mut units: Vec<World>, moves: Option<u8>) -> Cluster {
         let uid = format!("{}1", unit.setting.unit);
         unit.create(&uid);
     }
-    let mut cluster = Cluster { units, moves, apart: false, losses: 0 };
+    let mut cluster = Cluster { units, moves, apart: false, losses: 0, poison: false };
     if moves.is_some() {
         cluster.give(0);
         cluster.moves = moves;

@@ -77,12 +77,16 @@ pub enum Bug {
     NoMass,
     /// The reaper removes a claim that cannot be read.
     ReaperClears,
+    /// The reaper replaces what it saw whatever stands there now.
+    ReaperBlind,
     /// A claim that replaces one that took over does not say so.
     ForgetTakeover,
     /// A deployment that fails for good after a takeover leaves no mark.
     ForgetRejected,
     /// Nobody takes over from anybody.
     NeverSteal,
+    /// A unit that kills its replicas is tried on and on.
+    NoQuarantine,
     /// What failed is not tried again.
     EndlessRest,
     /// Everybody claims at once.

@@ -69,7 +69,7 @@ fn start(random: &mut Random) -> Cluster {
         let mut unit = world(3, 2, budget);
         (unit.setting.slots, unit.setting.steal) = (slots, steal);
         (unit.setting.stride, unit.setting.takes) = (2, some(1) == 1);
-        unit.reaper = (some(1) == 0).then_some(None);
+        unit.reapers = vec![None; usize::from(some(1) == 0)];
         unit
     });
     let units = units.collect();
@@ -84,7 +84,7 @@ fn start(random: &mut Random) -> Cluster {
 fn weight(step: Step) -> usize {
     use Action::*;
     match step {
-        Step::Give(_) | Step::LoseAll | Step::FindAll => 1,
+        Step::Give(_) | Step::Kill(_) | Step::LoseAll | Step::FindAll => 1,
         Step::In(_, action) | Step::All(action) => match action {
             Crash(_) | Freeze(_) | Drain(_) | Pause | Delete | Spec | Strange | Save | Restore => 1,
             Outage | Lose | Miss(_) => 1,

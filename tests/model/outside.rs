@@ -75,9 +75,7 @@ impl World {
         self.bd = Some(bd);
         self.replicas.iter_mut().for_each(|replica| replica.events.clear());
         self.tell(event);
-        if let Some(watched) = &mut self.reaper {
-            *watched = None;
-        }
+        self.reapers.fill(None);
     }
 
     /// It is missing from lists and reads, and nobody deleted it. `all`: with everything else.

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use flotilla::protocol::{
-    ClaimSlot, ClaimState, Config, Effect, End, Env, Holder, Input, Note, SessionSeen, Sessions, Snapshot,
-    TakeoverReason, Work, step,
+    Claim, ClaimSlot, ClaimState, Config, Effect, End, Env, Holder, Input, Note, SessionSeen, Sessions,
+    Snapshot, TakeoverReason, Work, step,
 };
 
 use super::{
@@ -105,6 +105,21 @@ impl World {
             for effect in &mut effects {
                 if let Effect::Finish { end: End::Replace(next), .. } = effect {
                     next.unswept = false;
+                }
+            }
+        }
+        if bug == Bug::NoQuarantine {
+            let condemned = |claim: &mut Claim| {
+                if claim.state == ClaimState::Quarantined {
+                    claim.state = ClaimState::Claimed;
+                }
+            };
+            if let Work::Claiming { claim, .. } = &mut replica.unit.work {
+                condemned(claim);
+            }
+            for effect in &mut effects {
+                if let Effect::WriteClaim { claim, .. } = effect {
+                    condemned(claim);
                 }
             }
         }

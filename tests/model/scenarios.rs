@@ -17,7 +17,7 @@ pub fn world(replicas: usize, objects: usize, budget: Budget) -> World {
         slot_age: 0,
         replicas: (0..replicas).map(|_| Replica::new().into()).collect(),
         leases: Vec::new(),
-        reaper: None,
+        reapers: Vec::new(),
         ghosts: Vec::new(),
         late: Vec::new(),
         down: Down { record: None, objects: vec![None; objects], uids: 0 }.into(),
@@ -145,8 +145,30 @@ pub fn crashed_removal() -> Scenario<World> {
 
 pub fn reaped() -> Scenario<World> {
     let mut world = held(1, 1, Budget { freezes: 1, time: 4, ..Budget::default() });
-    world.reaper = Some(None);
+    world.reapers = vec![None];
     scenario("reaper", world)
+}
+
+/// The first replica froze in the middle of its work; its budget and all margins are over, as the reapers have seen. It
+/// may wake at any moment.
+fn overdue(replicas: usize, reapers: usize) -> World {
+    let mut world = held(replicas, 1, Budget { freezes: 1, time: 4, ..Budget::default() });
+    world.reapers = vec![None; reapers];
+    let way = [Action::Run(0), Action::Run(0), Action::Freeze(0)];
+    way.into_iter().for_each(|action| world.act(action, Bug::None));
+    (0..reapers).for_each(|index| world.act(Action::ReaperLook(index), Bug::None));
+    (0..4).for_each(|_| world.act(Action::Advance, Bug::None));
+    world
+}
+
+/// Whoever of the reaper and the other replica is first, ends the claim.
+pub fn reaped_or_taken_over() -> Scenario<World> {
+    scenario("reaper, beside a peer", overdue(2, 1))
+}
+
+/// Whichever reaper is first.
+pub fn reaped_twice() -> Scenario<World> {
+    scenario("reaper, twice", overdue(1, 2))
 }
 
 pub fn wait() -> Scenario<World> {

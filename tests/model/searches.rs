@@ -54,6 +54,21 @@ fn the_reaper_ends_a_claim_that_nobody_is_left_to_take_over() {
 }
 
 #[test]
+fn a_reaper_and_a_replica_that_takes_over_end_a_claim_once() {
+    reaped_or_taken_over().holds();
+}
+
+#[test]
+fn two_reapers_end_a_claim_once() {
+    reaped_twice().holds();
+}
+
+#[test]
+fn a_reaper_that_does_not_name_the_version_it_saw_is_a_hole() {
+    reaped_or_taken_over().finds(Bug::ReaperBlind);
+}
+
+#[test]
 fn a_wait_is_entered_whatever_happens_to_its_write() {
     wait().holds();
 }

@@ -24,7 +24,7 @@ fn on_what_is_up_to_date() -> Scenario<World> {
 
 fn cleared() -> Scenario<World> {
     let mut world = world(1, 1, Budget { strange: 1, ..Budget::default() });
-    world.reaper = Some(None);
+    world.reapers = vec![None];
     world.act(Action::Strange, Bug::None);
     world.replicas[0].frozen = true; // it wakes at any time
     world.budget = Budget { time: 4, ..Budget::default() };
@@ -44,10 +44,10 @@ fn marked() -> Scenario<World> {
     while world.down.objects[0].as_ref().is_some_and(|thing| thing.state == "d1") {
         world.act(Action::Run(0), Bug::None);
     }
-    world.reaper = Some(None);
+    world.reapers = vec![None];
     world.budget.strange = 1;
     world.act(Action::Strange, Bug::None);
-    world.act(Action::ReaperLook, Bug::None);
+    world.act(Action::ReaperLook(0), Bug::None);
     world.replicas[0].frozen = true; // it wakes at any time
     world.budget.time = 2;
     (0..2).for_each(|_| world.act(Action::Advance, Bug::None));

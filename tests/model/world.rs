@@ -220,7 +220,8 @@ pub struct World {
     pub slot_age: u8,
     pub replicas: Vec<Shared<Replica>>,
     pub leases: Vec<Lease>,
-    pub reaper: Option<Option<Watched>>,
+    /// What each instance of the reaper watches.
+    pub reapers: Vec<Option<Watched>>,
     /// Status writes that nobody waits for any more.
     pub ghosts: Vec<Write>,
     /// Writes downstream of processes that are dead.
@@ -338,9 +339,7 @@ impl World {
                 self.see_leases(index);
             }
         }
-        if let Some(Some(watched)) = &mut self.reaper {
-            back(&mut watched.since);
-        }
+        self.reapers.iter_mut().flatten().for_each(|watched| back(&mut watched.since));
     }
 
     /// The downstream API server goes away, at the worst moment: right before the others would have renewed.
