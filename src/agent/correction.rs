@@ -56,9 +56,30 @@ impl Corrections {
     }
 }
 
+/// What [`Corrections::contention`] said, found again in a condition's message, and the wait that it names.
+pub(crate) fn contention_in(message: &str) -> Option<(&str, Duration)> {
+    let told = &message[message.rfind("; corrected ")? + 2..];
+    let (_, wait) = told.rsplit_once("corrected again after ")?;
+    let seconds = wait.strip_suffix(" s")?.parse().ok()?;
+    Some((told, Duration::from_secs(seconds)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_contention_is_found_again_in_the_message_that_tells_it() {
+        let mut corrections = Corrections::default();
+        (0..4).for_each(|time| corrections.done(secs(time)));
+        let told = corrections.contention(secs(4), Some("other; corrected ")).unwrap();
+        let message = format!("configmap.v1 a/b modified {{\"data\":{{\"x\":\"; corrected \"}}}}; {told}");
+        let manager = corrections.contention(secs(4), Some("other")).unwrap();
+        assert_eq!(contention_in(&message).map(|(_, wait)| wait), Some(corrections.wait()));
+        let message = format!("configmap.v1 a/b missing; {manager}");
+        assert_eq!(contention_in(&message), Some((manager.as_str(), corrections.wait())));
+        assert_eq!(contention_in("configmap.v1 a/b modified; corrected nothing"), None);
+    }
 
     fn secs(seconds: u64) -> Time {
         Time::from(Duration::from_secs(seconds))

@@ -6,7 +6,7 @@
 //! asks nothing, and neither does a start: the release record tells which fields were ours when they were applied.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -215,7 +215,7 @@ pub(super) async fn look(
     let patches = options.diff.as_ref().map_or(&[][..], |diff| &diff.compare_patches);
     let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
     plan.memory.compare_with_record(ctx, &plan.desired);
-    let suspicious: HashSet<usize> = {
+    let suspicious: Vec<usize> = {
         let mut checks = plan.memory.checks();
         if checks.rules != patches {
             checks.rules = patches.to_vec();
@@ -247,19 +247,21 @@ pub(super) async fn look(
         .filter_map(|index| Some(compare(ctx, plan, index, *by_key.get(&plan.desired[index])?, rules)))
         .collect();
     let verdicts: Vec<Result<(usize, Verdict), PlanError>> =
-        stream::iter(comparisons).buffer_unordered(AT_ONCE).collect().await;
-    let mut again = false;
+        stream::iter(comparisons).buffered(AT_ONCE).collect().await;
+    let (mut again, mut failed) = (false, None);
     let mut checks = plan.memory.checks();
     for verdict in verdicts {
-        match verdict? {
-            (index, Verdict::Judged { uid, owners, drift }) => {
+        match verdict {
+            Ok((index, Verdict::Judged { uid, owners, drift })) => {
                 let check = &mut checks.list[index];
                 check.judged = Some(Judged { uid, owners, drift: drift.map(Arc::new) });
             }
-            (_, Verdict::Changed) => again = true,
+            Ok((_, Verdict::Changed)) => again = true,
+            // The first in the order of the plan, so that it is always the same one that is told.
+            Err(error) => drop(failed.get_or_insert(error)),
         }
     }
-    Ok(again)
+    failed.map_or(Ok(again), Err)
 }
 
 async fn compare(

@@ -13,7 +13,7 @@ use super::{
     correction::Corrections,
     drift, history,
     inbox::Name,
-    monitoring::{AGAIN, Outcome, PACE, Seen},
+    monitoring::{Outcome, PACE, Seen},
     outage::{self, Unseen},
     plan::{self, Plan, PlanError},
 };
@@ -47,6 +47,8 @@ pub(super) struct Given {
     pub outage: Option<String>,
     /// That it cannot be seen was told, and counts for nothing.
     pub contradicted: bool,
+    /// Looks have failed for so long that it is told.
+    pub lasts: bool,
 }
 
 /// Compares what lives with what the status says, and writes the difference.
@@ -57,7 +59,7 @@ pub(super) async fn look(
     plan: Option<Arc<Plan>>,
     given: Given,
 ) -> Outcome {
-    let Given { waits_for, rest, touched, corrections, outage: cannot, contradicted } = given;
+    let Given { waits_for, rest, touched, corrections, outage: cannot, contradicted, lasts } = given;
     let Ok(_permit) = ctx.monitors.acquire().await else { return Outcome::Again(None) };
     if let Some(cause) = cannot {
         return outage::tell(ctx, name, object, plan, Unseen { cause, contradicted }).await;
@@ -74,7 +76,10 @@ pub(super) async fn look(
             Ok(plan) => Arc::new(plan),
             // A name that is none names no record either: what was written there by somebody else would stay for ever.
             Err(PlanError::Gone { .. } | PlanError::Name(_)) => return Outcome::RecordGone,
-            Err(error) => return failed(ctx, name, object, upstream::chain(&error)).await,
+            Err(error) => {
+                let failure = Failure { plan: None, error, lasts, contradicted };
+                return failed(ctx, name, object, failure).await;
+            }
         },
     };
     let changed = match compared(ctx, name, object, &plan).await {
@@ -84,7 +89,10 @@ pub(super) async fn look(
             let unseen = Unseen { cause: upstream::chain(&error), contradicted };
             return outage::tell(ctx, name, object, Some(plan), unseen).await;
         }
-        Err(error) => return failed(ctx, name, object, upstream::chain(&error)).await,
+        Err(error) => {
+            let failure = Failure { plan: Some(plan), error, lasts, contradicted };
+            return failed(ctx, name, object, failure).await;
+        }
     };
     match plan::evaluate(ctx, name, object, &plan).await {
         Ok(_) if history::is_lost(ctx, object, &plan).await => Outcome::HistoryLost,
@@ -143,7 +151,10 @@ pub(super) async fn look(
                 Some(Err(cause)) => Outcome::Again(cause),
             }
         }
-        Err(error) => failed(ctx, name, object, upstream::chain(&error)).await,
+        Err(error) => {
+            let failure = Failure { plan: Some(plan), error, lasts, contradicted };
+            failed(ctx, name, object, failure).await
+        }
     }
 }
 
@@ -200,16 +211,42 @@ fn told(object: &BundleDeployment, evaluation: Evaluation, drift: Option<&Seen>)
     fields
 }
 
-/// The cluster could not be looked at: `Monitored` says so, and what was known last stays.
-async fn failed(ctx: &Arc<Context>, name: &Name, object: &Arc<BundleDeployment>, cause: String) -> Outcome {
-    if was_told_lately(object, ctx.clock.wall()) {
-        return Outcome::Again(Some(cause));
+/// A look that failed.
+struct Failure {
+    plan: Option<Arc<Plan>>,
+    error: PlanError,
+    /// And so did all others for long.
+    lasts: bool,
+    /// Somebody who sees may contradict.
+    contradicted: bool,
+}
+
+impl Failure {
+    /// Whether the status is to say so. What the server says of this very unit is told at once, again when it says
+    /// something else; that it gave no usable answer is told once, when that has lasted.
+    fn is_told(&self, object: &BundleDeployment, now: DateTime<Utc>) -> bool {
+        let said = object.condition(MONITORED).is_some_and(|condition| condition.status == "False");
+        match self.error.is_passing() {
+            true => self.lasts && !said && !self.contradicted,
+            false => !was_told_lately(object, now),
+        }
     }
-    let fields = Fields { conditions: vec![(MONITORED, Err(cause.clone()))], ..Fields::default() };
-    match write(ctx, name, object, &fields).await {
-        Some(Ok(object)) => Outcome::Written { plan: None, object, changes_in: Some(AGAIN), drift: None },
-        None | Some(Err(_)) => Outcome::Again(Some(cause)),
+}
+
+/// The unit could not be looked at: `Monitored` says so, and what was known last stays.
+async fn failed(
+    ctx: &Arc<Context>,
+    name: &Name,
+    object: &Arc<BundleDeployment>,
+    failure: Failure,
+) -> Outcome {
+    let cause = upstream::chain(&failure.error);
+    let mut told = None;
+    if failure.is_told(object, ctx.clock.wall()) {
+        let fields = Fields { conditions: vec![(MONITORED, Err(cause.clone()))], ..Fields::default() };
+        told = write(ctx, name, object, &fields).await.and_then(Result::ok);
     }
+    Outcome::Failed { plan: failure.plan, cause, told }
 }
 
 /// Whether `Monitored` has said for less than [`RETELL`] why not. Of a server in trouble each try tells something else.
@@ -278,6 +315,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::downstream::server::RequestError;
 
     #[test]
     fn a_namespace_that_could_not_be_marked_is_no_rejection() {
@@ -290,6 +328,37 @@ mod tests {
         assert!(rejected("not installed: spec.selector: Invalid value: {}: field is immutable"));
         assert!(!rejected("not installed: cannot get namespace \"web\": no answer"));
         assert!(!rejected("something else"));
+    }
+
+    #[test]
+    fn what_the_server_says_is_told_at_once_and_that_it_says_nothing_when_that_lasts() {
+        let now: DateTime<Utc> = "2026-01-01T12:00:00Z".parse().unwrap();
+        let refused = |code: u16| {
+            let status = kube::core::Status::failure("no", "X").with_code(code).boxed();
+            let source = RequestError::Refused(status);
+            PlanError::Look { object: "ConfigMap a/b".into(), source }
+        };
+        let silent = || {
+            let source = RequestError::Silent(std::time::Duration::from_secs(30));
+            PlanError::Look { object: "ConfigMap a/b".into(), source }
+        };
+        let told = |error, lasts, contradicted, status: &str| {
+            let condition =
+                json!({"type": MONITORED, "status": status, "lastUpdateTime": "2026-01-01T11:00:00Z"});
+            let object = json!({"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "BundleDeployment",
+                "metadata": {"name": "web"}, "spec": {}, "status": {"conditions": [condition]}});
+            let object = serde_json::from_value(object).unwrap();
+            Failure { plan: None, error, lasts, contradicted }.is_told(&object, now)
+        };
+        assert!(told(refused(403), false, false, "True"), "it is about this unit");
+        assert!(told(refused(403), false, false, "False"), "another reason than an hour ago, perhaps");
+        for code in [None, Some(500), Some(503), Some(429), Some(401)] {
+            let error = || code.map_or_else(silent, refused);
+            assert!(!told(error(), false, false, "True"), "one failed request says nothing");
+            assert!(told(error(), true, false, "True"));
+            assert!(!told(error(), true, true, "True"), "somebody else may see");
+            assert!(!told(error(), true, false, "False"), "told once is enough");
+        }
     }
 
     #[test]

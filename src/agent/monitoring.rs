@@ -2,7 +2,8 @@
 //! Continuous duty: the status of a settled unit says what lives. One replica per unit has it, by preference.
 //!
 //! A unit is looked at when its objects change, when somebody rewrote its status, and when the duty comes to this
-//! replica. Nothing is written when nothing changed for the reader, and at most once a second otherwise.
+//! replica. Nothing is written when nothing changed for the reader, and at most once a second otherwise. Claim and finish
+//! of a correction come besides: they do not wait, and drift is told before it is corrected, so that people see it.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -16,6 +17,7 @@ use super::{
     plan::Plan,
     refusal,
     replica::Replica,
+    setbacks::Setbacks,
 };
 use crate::{
     api::{BundleDeployment, ReleaseId},
@@ -26,7 +28,7 @@ use crate::{
 
 /// Least time between two writes about one unit; changes in between are told together.
 pub(super) const PACE: Duration = Duration::from_secs(1);
-/// Wait before a look that failed is repeated.
+/// Longest wait before a look that failed is repeated.
 pub(super) const AGAIN: Duration = Duration::from_secs(10);
 
 /// What this replica remembers of its duty for one unit.
@@ -54,6 +56,8 @@ pub struct Monitored {
     contended: bool,
     /// That it cannot be seen was told, and it was not seen since.
     unseen: bool,
+    /// Looks that failed in a row.
+    setbacks: Setbacks,
 }
 
 impl Monitored {
@@ -70,6 +74,13 @@ impl Monitored {
     /// There is a reason for a look that its own state does not show.
     pub fn look_anew(&mut self) {
         self.dirty = true;
+    }
+
+    /// A look was good.
+    fn saw(&mut self, plan: Arc<Plan>) {
+        self.plan = Some(plan);
+        self.unseen = false;
+        self.setbacks = Setbacks::default();
     }
 
     /// Somebody touched the unit: a look at everything, the release record included.
@@ -119,7 +130,16 @@ pub enum Outcome {
     },
     /// The management cluster forgot what was deployed last: a new deployment will be refused, and that is told.
     HistoryLost,
-    /// Somebody wrote meanwhile, or the look failed.
+    /// The look failed, which the status may or may not tell.
+    Failed {
+        /// The plan, for the next time.
+        plan: Option<Arc<Plan>>,
+        /// Why, for people.
+        cause: String,
+        /// The object as it is now, if that was written.
+        told: Option<Box<BundleDeployment>>,
+    },
+    /// Somebody wrote meanwhile (`None`), or what was seen could not be written.
     Again(Option<String>),
 }
 
@@ -165,6 +185,7 @@ impl Replica {
         let Some(entry) = self.units.get_mut(name) else { return };
         if !mine {
             entry.monitored.seen = None;
+            entry.monitored.setbacks = Setbacks::default();
             return;
         }
         let due = entry.monitored.look_at.is_some_and(|time| time <= now);
@@ -196,6 +217,7 @@ impl Replica {
         let plan = entry.monitored.plan.clone();
         let rest = entry.monitored.put_right_at.saturating_sub(now);
         let corrections = entry.monitored.corrections;
+        let lasts = entry.monitored.setbacks.last(now);
         let contradicted = entry.monitored.unseen && !self.is_vouched_for(now)
             || self.outage.is_just_over(tokio::time::Instant::now());
         let outage = self.outage.cause();
@@ -207,7 +229,7 @@ impl Replica {
                 Some(text) if blocked => tell_blocked(&ctx, &name, &object, text).await,
                 None if blocked => Outcome::Again(None),
                 waits_for => {
-                    let given = Given { waits_for, rest, touched, corrections, outage, contradicted };
+                    let given = Given { waits_for, rest, touched, corrections, outage, contradicted, lasts };
                     look(&ctx, &name, &object, plan, given).await
                 }
             };
@@ -222,16 +244,14 @@ impl Replica {
         entry.monitored.running = false;
         match outcome {
             Outcome::Same { plan, changes_in, drift } => {
-                entry.monitored.plan = Some(plan);
-                entry.monitored.unseen = false;
+                entry.monitored.saw(plan);
                 self.look_again_in(name, changes_in);
                 self.on_drift(name, drift);
                 self.monitor_if_due(name);
             }
             Outcome::Written { plan, object, changes_in, drift } => {
-                if plan.is_some() {
-                    entry.monitored.plan = plan;
-                    entry.monitored.unseen = false;
+                if let Some(plan) = plan {
+                    entry.monitored.saw(plan);
                 }
                 self.look_again_in(name, changes_in);
                 self.on_written(name, *object);
@@ -246,6 +266,24 @@ impl Replica {
                 match told {
                     Some(object) => self.on_written(name, *object),
                     None => self.monitor_if_due(name),
+                }
+            }
+            Outcome::Failed { plan, cause, told } => {
+                if plan.is_some() {
+                    entry.monitored.plan = plan;
+                }
+                let wait = entry.monitored.setbacks.another(now);
+                warn!(unit = %name, cause, "cannot look at what was deployed; it is tried again");
+                match told {
+                    Some(object) => {
+                        self.look_again_in(name, Some(wait));
+                        self.on_written(name, *object);
+                    }
+                    None => {
+                        entry.monitored.dirty = true;
+                        entry.monitored.not_before = now + wait;
+                        self.monitor_if_due(name);
+                    }
                 }
             }
             Outcome::RecordGone => {
@@ -263,11 +301,13 @@ impl Replica {
                 self.feed(name, Input::Redeploy { of: Some(release) });
             }
             Outcome::Again(cause) => {
+                // Whoever wrote meanwhile, as a rule Fleet's controller, is done; a refusal is not over so soon.
+                let wait = if cause.is_some() { AGAIN } else { PACE };
                 if let Some(cause) = cause {
-                    warn!(unit = %name, cause, "cannot look at what was deployed; it is tried again");
+                    warn!(unit = %name, cause, "cannot write what was seen; it is tried again");
                 }
                 entry.monitored.dirty = true;
-                entry.monitored.not_before = now + AGAIN;
+                entry.monitored.not_before = now + wait;
                 self.monitor_if_due(name);
             }
         }

@@ -16,8 +16,9 @@ use crate::{
     upstream::fields::Fields,
 };
 
-/// How long the API server may give no answer before units say so. Longer than its restart takes.
-const OUTAGE: Duration = Duration::from_secs(60);
+/// How long the API server may give no answer, or looks at a unit may fail, before units say so. Longer than its restart
+/// takes.
+pub(super) const OUTAGE: Duration = Duration::from_secs(60);
 /// Wait before a unit that cannot be seen is looked at again although nothing called for it.
 pub(super) const BLIND: Duration = Duration::from_secs(60);
 

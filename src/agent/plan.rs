@@ -50,6 +50,12 @@ pub struct Plan {
 #[error("{0}")]
 pub struct LastFailure(Arc<str>);
 
+impl LastFailure {
+    fn of(text: Arc<str>) -> Self {
+        Self(if text.is_empty() { "no answer yet".into() } else { text })
+    }
+}
+
 /// Why there is no plan, or no judgement.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
@@ -83,7 +89,20 @@ pub enum PlanError {
         kind: String,
         /// Why.
         #[source]
-        source: Option<KindError>,
+        source: KindError,
+    },
+    /// A kind is served, and its objects could not be read even once.
+    #[error("cannot watch {api_version} {kind} in the downstream cluster")]
+    Unread {
+        /// Of the objects.
+        api_version: String,
+        /// Of the objects.
+        kind: String,
+        /// The server says no, or does not know the kind any more; else it gave no answer in time.
+        refused: bool,
+        /// What came of the last try.
+        #[source]
+        source: LastFailure,
     },
     /// The watch of a kind failed for so long that nothing is known of its objects.
     #[error("cannot watch {api_version} {kind} in the downstream cluster")]
@@ -107,6 +126,28 @@ pub enum PlanError {
     },
 }
 
+impl PlanError {
+    /// Whether the server only gave no usable answer: the next one may well be good.
+    pub fn is_passing(&self) -> bool {
+        let request = |error: &RequestError| {
+            let refused = error.status().is_some_and(|status| matches!(status.code, 401 | 429));
+            refused || error.is_unclear() && !error.is_permanent()
+        };
+        match self {
+            Self::History(ReleaseError::Read { source, .. }) | Self::Look { source, .. } => request(source),
+            Self::Kind { source: KindError::Discovery(source), .. } => request(source),
+            Self::Manifest { source: RenderError::Engine(error), .. } => !error.is_permanent(),
+            Self::Unread { refused, .. } => !refused,
+            Self::Lost { .. } => true,
+            Self::Gone { .. }
+            | Self::Name(_)
+            | Self::History(_)
+            | Self::Manifest { .. }
+            | Self::Kind { .. } => false,
+        }
+    }
+}
+
 impl Plan {
     /// A release without objects.
     pub fn empty(release: ReleaseId) -> Self {
@@ -121,11 +162,7 @@ pub async fn keys(ctx: &Context, objects: &[Object], namespace: &str) -> Result<
     for object in objects {
         let kind =
             ctx.downstream.kinds.resolve(&object.api_version, &object.kind).await.map_err(|source| {
-                PlanError::Kind {
-                    api_version: object.api_version.clone(),
-                    kind: object.kind.clone(),
-                    source: Some(source),
-                }
+                PlanError::Kind { api_version: object.api_version.clone(), kind: object.kind.clone(), source }
             })?;
         let place = match (kind.namespaced, object.namespace.is_empty()) {
             (false, _) => "",
@@ -206,7 +243,7 @@ pub async fn kind(ctx: &Context, key: &Key) -> Result<Arc<Kind>, PlanError> {
     ctx.downstream.kinds.resolve(&key.api_version, &key.kind).await.map_err(|source| PlanError::Kind {
         api_version: key.api_version.to_string(),
         kind: key.kind.to_string(),
-        source: Some(source),
+        source,
     })
 }
 
@@ -257,32 +294,40 @@ pub async fn evaluate(
 
 /// See [`watch`].
 async fn watch_kinds(ctx: &Context, keys: &[Key]) -> Result<Option<PlanError>, PlanError> {
-    let kinds: HashSet<(&Arc<str>, &Arc<str>)> =
-        keys.iter().map(|key| (&key.api_version, &key.kind)).collect();
+    let kinds = kinds(keys);
     for (api_version, kind) in &kinds {
         let unknown =
             |source| PlanError::Kind { api_version: api_version.to_string(), kind: kind.to_string(), source };
-        let resolved =
-            ctx.downstream.kinds.resolve(api_version, kind).await.map_err(|source| unknown(Some(source)))?;
+        let resolved = ctx.downstream.kinds.resolve(api_version, kind).await.map_err(unknown)?;
         ctx.live.ensure(&resolved.resource);
     }
     let mut lost = None;
     for (api_version, kind) in kinds {
-        let names = || (api_version.to_string(), kind.to_string());
-        match tokio::time::timeout(SYNC, ctx.live.synced(api_version, kind)).await {
-            Ok(KindState::Synced | KindState::Behind) => {}
+        let state = tokio::time::timeout(SYNC, ctx.live.synced(api_version, kind)).await;
+        if matches!(state, Ok(KindState::Synced | KindState::Behind)) {
+            continue;
+        }
+        let source = LastFailure::of(ctx.live.failure(api_version, kind));
+        let (api_version, kind) = (api_version.to_string(), kind.to_string());
+        match state {
             Ok(KindState::Lost) => {
-                let (api_version, kind) = names();
-                let source = LastFailure(ctx.live.failure(&api_version, &kind));
-                lost = Some(PlanError::Lost { api_version, kind, source });
+                lost.get_or_insert(PlanError::Lost { api_version, kind, source });
             }
             _ => {
-                let (api_version, kind) = names();
-                return Err(PlanError::Kind { api_version, kind, source: None });
+                let refused = matches!(state, Ok(KindState::Unavailable));
+                return Err(PlanError::Unread { api_version, kind, refused, source });
             }
         }
     }
     Ok(lost)
+}
+
+/// The kinds of these objects, each once, in the order of the objects: of several that cannot be watched it is always
+/// the same one that is told.
+fn kinds(keys: &[Key]) -> Vec<(&Arc<str>, &Arc<str>)> {
+    let mut known = HashSet::new();
+    let kinds = keys.iter().map(|key| (&key.api_version, &key.kind));
+    kinds.filter(|kind| known.insert(*kind)).collect()
 }
 
 async fn look(ctx: &Context, key: Key) -> Result<(Key, bool), PlanError> {
@@ -311,5 +356,49 @@ pub fn fields(evaluation: Evaluation, object: &BundleDeployment) -> Fields {
         }),
         conditions: vec![(READY, ready)],
         ..Fields::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_kinds_that_are_away_it_is_always_the_first_that_is_told() {
+        let keys: Vec<Key> = (0..40)
+            .map(|number| {
+                Key::new("x.example.com/v1", &format!("Kind{}", number % 20), "ns", &number.to_string())
+            })
+            .collect();
+        for _ in 0..3 {
+            let kinds: Vec<String> = kinds(&keys).iter().map(|(_, kind)| kind.to_string()).collect();
+            assert_eq!(kinds, (0..20).map(|number| format!("Kind{number}")).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_kind_that_cannot_be_read_says_why() {
+        let unread = |text: &str, refused| PlanError::Unread {
+            api_version: "x.example.com/v1".into(),
+            kind: "Widget".into(),
+            refused,
+            source: LastFailure::of(text.into()),
+        };
+        let forbidden = unread("the request failed: widgets is forbidden", true);
+        assert!(!forbidden.is_passing());
+        assert_eq!(
+            crate::telemetry::chain(&forbidden),
+            "cannot watch x.example.com/v1 Widget in the downstream cluster: the request failed: widgets is forbidden"
+        );
+        let slow = unread("", false);
+        assert!(slow.is_passing());
+        assert!(crate::telemetry::chain(&slow).ends_with(": no answer yet"));
+        // Fleet's words where discovery failed.
+        let (api_version, kind) = ("x.example.com/v1".to_owned(), "Widget".to_owned());
+        let source = KindError::Unknown { api_version: api_version.clone(), kind: kind.clone() };
+        let unknown = PlanError::Kind { api_version, kind, source };
+        let told = crate::telemetry::chain(&unknown);
+        assert!(told.starts_with("failed to discover client for x.example.com/v1, Kind=Widget: "), "{told}");
+        assert!(!unknown.is_passing());
     }
 }

@@ -164,6 +164,7 @@ impl Replica {
         let mut pods = Box::pin(pods);
         let mut renewals = ctx.session.renewals();
         let mut changes = ctx.live.subscribe();
+        let mut kinds = ctx.live.subscribe_to_kinds();
         let mut silence = ctx.session.silence();
         loop {
             let timer = self.timers.peek().map(|Reverse((time, _))| ctx.clock.moment(*time));
@@ -190,6 +191,7 @@ impl Replica {
                 Some(event) = sessions.next() => self.on_session(event),
                 Some(event) = pods.next() => self.on_pod(event),
                 hashes = changes.next() => self.on_live_changes(hashes),
+                kinds = kinds.next() => self.on_kinds(&kinds),
                 Ok(()) = silence.changed() => {
                     let now = silence.borrow_and_update().clone();
                     self.on_silence(now);
@@ -313,6 +315,7 @@ impl Replica {
 
     /// A pass of garbage collection is due; one replica has that duty.
     fn collect(&mut self) {
+        self.forget_kinds();
         let healthy = self.healthy.at(self.ctx.clock.now());
         let duty = collect::DUTY.into();
         let mine = !self.rests() && self.sessions.is_assigned(&self.ctx.session_id, &duty, healthy);

@@ -12,10 +12,11 @@ mod table;
 mod watch;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     future::Future,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    time::Duration,
 };
 
 use chrono::{DateTime, Utc};
@@ -24,11 +25,15 @@ use kube::{
     api::PartialObjectMeta,
     core::{ApiResource, DynamicObject},
 };
-use tokio::sync::{Notify, watch as channel};
+use tokio::{
+    sync::{Notify, watch as channel},
+    time::Instant,
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use changes::Changes;
 use changes::Readers;
+pub use table::Kind as WatchedKind;
 use table::{Changed, Kind, Table};
 use watch::{Follower, Timing};
 
@@ -36,6 +41,10 @@ use crate::{
     api::IgnoreOptions,
     monitor::{ErrorStatuses, Judge, Key, Live, Observed, is_ready_by_existing},
 };
+
+/// A kind that nobody has asked for and no unit has is watched for so long all the same: longer than a deployment waits
+/// between two looks, and than duties need to move from one replica to another and back.
+const UNUSED: Duration = Duration::from_secs(10 * 60);
 
 /// Where the time comes from.
 pub type Clock = fn() -> DateTime<Utc>;
@@ -68,6 +77,8 @@ struct Watched {
     state: Arc<channel::Sender<KindState>>,
     failure: Failure,
     relist: Arc<Notify>,
+    /// When it was last asked for.
+    asked: Instant,
     _end: DropGuard,
 }
 
@@ -77,7 +88,9 @@ type Failure = Arc<Mutex<Arc<str>>>;
 /// What watches and readers share.
 struct Shared {
     table: Mutex<Table>,
-    readers: Readers,
+    readers: Readers<Arc<str>>,
+    /// Those of kinds that can no longer be watched, or can again.
+    kinds: Readers<Kind>,
     ignored: RwLock<HashMap<Arc<str>, Arc<IgnoreOptions>>>,
     errors: Arc<ErrorStatuses>,
     now: Clock,
@@ -113,6 +126,7 @@ impl LiveStore {
         let shared = Shared {
             table: Mutex::default(),
             readers: Readers::default(),
+            kinds: Readers::default(),
             ignored: RwLock::default(),
             errors,
             now,
@@ -124,7 +138,8 @@ impl LiveStore {
     pub fn ensure(&self, resource: &ApiResource) {
         let kind = Kind::new(&resource.api_version, &resource.kind);
         let mut watches = self.watches();
-        if watches.contains_key(&kind) {
+        if let Some(watched) = watches.get_mut(&kind) {
+            watched.asked = Instant::now();
             return;
         }
         self.shared.table().open(&kind);
@@ -138,7 +153,8 @@ impl LiveStore {
         tokio::spawn(async move {
             tokio::select! { () = ended => {} () = follower => {} }
         });
-        watches.insert(kind, Watched { state, failure, relist, _end: end.drop_guard() });
+        let asked = Instant::now();
+        watches.insert(kind, Watched { state, failure, relist, asked, _end: end.drop_guard() });
     }
 
     fn follow(
@@ -160,11 +176,20 @@ impl LiveStore {
         }
     }
 
-    /// Ends the watch of a kind no longer in use and forgets its objects.
-    pub fn forget(&self, api_version: &str, kind: &str) {
-        let kind = Kind::new(api_version, kind);
-        self.watches().remove(&kind);
-        self.shared.table().close(&kind);
+    /// Ends the watches of kinds that are not among these and that nobody has asked for lately, and forgets their objects.
+    /// Returns which.
+    pub fn forget_unused(&self, used: &HashSet<Kind>) -> Vec<Kind> {
+        let mut watches = self.watches();
+        let unused = |(kind, watched): (&Kind, &Watched)| {
+            (!used.contains(kind) && watched.asked.elapsed() >= UNUSED).then(|| kind.clone())
+        };
+        let unused: Vec<Kind> = watches.iter().filter_map(unused).collect();
+        for kind in &unused {
+            // Under the lock: whoever asks for it now opens it anew afterwards.
+            watches.remove(kind);
+            self.shared.table().close(kind);
+        }
+        unused
     }
 
     /// How far a kind is, or `None` if it is not watched.
@@ -228,6 +253,12 @@ impl LiveStore {
     /// Which units changed, from now on.
     pub fn subscribe(&self) -> Changes {
         self.shared.readers.add()
+    }
+
+    /// Which kinds can be watched no longer, or can again, from now on. No object of theirs need have changed, and there
+    /// may be none.
+    pub fn subscribe_to_kinds(&self) -> Changes<Kind> {
+        self.shared.kinds.add()
     }
 
     /// Sets which conditions are not looked at in the objects of a unit. Objects read under other rules are read again.

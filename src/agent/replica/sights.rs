@@ -128,6 +128,7 @@ impl Replica {
         if let Some(entry) = self.units.remove(name) {
             let hash = api::names::object_hash(&api::names::set_id(name, &self.ctx.scope));
             self.by_hash.remove(hash.as_str());
+            self.ctx.live.ignore(&hash, &api::IgnoreOptions::default());
             self.census.moved(&self.ctx.metrics, &self.ctx.clock, entry.counted, None);
             if let Some(turn) = entry.queued {
                 self.want_slot.remove(&turn);

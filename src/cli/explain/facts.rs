@@ -77,6 +77,8 @@ pub enum Phase {
     NotReady,
     /// Deployed; objects differ.
     Drifted,
+    /// Deployed; the objects cannot be looked at, and the rest of the status is as last seen.
+    Unseen,
     /// Deployed; a newer version is staged and not rolled out.
     OutOfSync,
     /// No replica may begin: paused, off schedule, without values, without a deployment id.

@@ -4,7 +4,11 @@
 use chrono::{DateTime, SecondsFormat, Utc};
 
 use super::facts::{Facts, Held, Life, SessionFact};
-use crate::{api::keys, cli::age, protocol::Claim};
+use crate::{
+    api::{Condition, keys},
+    cli::age,
+    protocol::Claim,
+};
 
 /// The sessions that live, if they are seen.
 pub(super) fn live<'a>(facts: &Facts<'a>) -> Option<Vec<&'a SessionFact>> {
@@ -53,6 +57,11 @@ pub(super) fn replicas(count: usize) -> String {
 /// When the claim's condition was written.
 pub(super) fn written(facts: &Facts<'_>) -> Option<DateTime<Utc>> {
     facts.bd.condition(keys::CLAIM_CONDITION)?.last_transition_time.parse().ok()
+}
+
+/// When a condition's status or message last changed.
+pub(super) fn changed(condition: &Condition) -> Option<DateTime<Utc>> {
+    condition.last_update_time.parse().ok()
 }
 
 pub(super) fn ago(now: DateTime<Utc>, since: Option<DateTime<Utc>>) -> String {

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From facts to sentences. Pure: no cluster, no clock, no terminal.
 
+use chrono::TimeDelta;
+
 use super::{
     claim::claimed,
     drift,
     facts::{Advice, Explanation, Facts, Phase},
-    sight::{held, live, replicas},
+    sight::{ago, changed, held, live, replicas, stamp},
 };
 use crate::{
-    api::{keys, names, state, state::State},
-    cli::{claim_edit, output},
+    agent::correction,
+    api::{Condition, keys, names, state, state::State},
+    cli::{age, claim_edit, output},
+    monitor::conditions::{DEPLOYED, INSTALLED, MONITORED, READY},
     protocol::{ClaimSlot, ClaimState},
 };
 
@@ -204,9 +208,15 @@ pub(super) fn nobody(facts: &Facts<'_>, told: &mut Explanation) {
     }
 }
 
+/// The condition, if it is false.
+fn negative<'a>(facts: &Facts<'a>, type_: &str) -> Option<&'a Condition> {
+    facts.bd.condition(type_).filter(|condition| condition.status == "False")
+}
+
 fn deployed(facts: &Facts<'_>, told: &mut Explanation) {
     let release = told.release.clone().unwrap_or_default();
     match state::state(facts.bd) {
+        state if negative(facts, MONITORED).is_some() => unseen_objects(facts, state, told),
         State::NotReady => {
             told.at(Phase::NotReady, "is deployed; not all of its objects are ready.");
             told.waits_for = not_ready(facts);
@@ -226,6 +236,9 @@ fn deployed(facts: &Facts<'_>, told: &mut Explanation) {
                 true => "a replica reverts the changes (correctDrift is enabled).".into(),
                 false => "nothing: correctDrift is not enabled for this bundle.".into(),
             };
+            if corrects {
+                contended(facts, told);
+            }
             if !corrects {
                 told.advice.push(Advice {
                     command: format!(
@@ -244,6 +257,43 @@ fn deployed(facts: &Facts<'_>, told: &mut Explanation) {
     if !release.is_empty() {
         told.say(format!("Release {release} is in force."));
     }
+}
+
+/// Nobody sees what lives now.
+fn unseen_objects(facts: &Facts<'_>, state: State, told: &mut Explanation) {
+    let Some(condition) = negative(facts, MONITORED) else { return };
+    told.at(Phase::Unseen, "is deployed; its objects cannot be looked at.");
+    let was = match state {
+        State::NotReady => "not all of its objects were ready",
+        State::Modified => "objects differed from the release",
+        State::OutOfSync => "all was ready, and a newer version was staged",
+        _ => "all was ready",
+    };
+    told.say(format!(
+        "It is told as last seen: {was}. What lives cannot be looked at since {} ago, because: {}.",
+        ago(facts.now, changed(condition)),
+        one_line(&condition.message).trim_end_matches('.')
+    ));
+    told.waits_for.push("its objects to be seen again".into());
+    told.next = "a replica looks again and again, and reports what it then sees.".into();
+    nobody(facts, told);
+}
+
+/// Somebody undoes the corrections.
+fn contended(facts: &Facts<'_>, told: &mut Explanation) {
+    let Some(condition) = negative(facts, READY) else { return };
+    let Some((text, wait)) = correction::contention_in(&condition.message) else { return };
+    told.say(format!("Somebody contends: {text}."));
+    // It was told when the correction was undone, a moment after that was made.
+    let wait = TimeDelta::from_std(wait).ok();
+    let due = changed(condition).and_then(|since| since.checked_add_signed(wait?));
+    told.next = match due {
+        Some(due) if due > facts.now => {
+            format!("a replica reverts the changes again in {}.", age::text((due - facts.now).num_seconds()))
+        }
+        _ => "a replica reverts the changes again now.".into(),
+    };
+    told.next_at = due.map(stamp);
 }
 
 pub(super) fn not_ready(facts: &Facts<'_>) -> Vec<String> {
@@ -287,10 +337,8 @@ fn last_error(facts: &Facts<'_>) -> Option<String> {
 }
 
 fn failed_condition(facts: &Facts<'_>) -> Option<String> {
-    let failed =
-        |type_: &&str| facts.bd.condition(type_).is_some_and(|condition| condition.status == "False");
-    let type_ = ["Deployed", "Installed", "Monitored"].into_iter().find(|type_| failed(type_))?;
-    facts.bd.condition(type_).map(|condition| condition.message.clone()).filter(|text| !text.is_empty())
+    let condition = [DEPLOYED, INSTALLED, MONITORED].into_iter().find_map(|type_| negative(facts, type_))?;
+    Some(condition.message.clone()).filter(|text| !text.is_empty())
 }
 
 fn one_line(text: &str) -> String {

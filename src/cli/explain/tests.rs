@@ -267,6 +267,22 @@ fn what_was_deployed_and_is_not_well_says_so() {
         merge(&mut change, json!({"spec": {"correctDrift": {"enabled": true}}}));
         change
     };
+    let contended = {
+        let mut change = correcting.clone();
+        let message = "configmap.v1 shop/stall modified {\"data\":{\"a\":\"1\"}}; corrected 4 times, and manager \
+            \"kubectl-edit\" changes it back: corrected again after 40 s";
+        let condition = json!({"type": "Ready", "status": "False", "reason": "Error", "message": message,
+            "lastUpdateTime": "2026-01-01T11:59:45Z"});
+        merge(&mut change, json!({"status": {"conditions": [condition]}}));
+        change
+    };
+    let unseen = |change: Value| {
+        let mut base = json!({"status": {"conditions": [{"type": "Deployed", "status": "True"},
+            {"type": "Monitored", "status": "False", "reason": "Error", "lastUpdateTime": "2026-01-01T11:57:00Z",
+            "message": "cannot watch v1 Secret in the downstream cluster: the request failed: no"}]}});
+        merge(&mut base, change);
+        base
+    };
     let failed = json!({"status": {"release": "", "conditions": [
         {"type": "Installed", "status": "False", "message": "not installed: bad yaml"},
         {"type": "Deployed", "status": "False", "message": "bad yaml"}]}});
@@ -282,7 +298,31 @@ fn what_was_deployed_and_is_not_well_says_so() {
                 "flotilla diff bd/web",
             ],
         ),
-        row(correcting, Phase::Drifted, &["a replica reverts the changes"]),
+        row(correcting, Phase::Drifted, &["Next: a replica reverts the changes (correctDrift is enabled)."]),
+        row(
+            contended.clone(),
+            Phase::Drifted,
+            &[
+                "corrected 4 times, and manager \"kubectl-edit\" changes it back: corrected again after 40 s.",
+                "Next: a replica reverts the changes again in 25s.",
+            ],
+        ),
+        row(
+            unseen(json!({})),
+            Phase::Unseen,
+            &[
+                "Bundle c1/web is deployed; its objects cannot be looked at.",
+                "as last seen: all was ready.",
+                "since 3m ago, because: cannot watch v1 Secret in the downstream cluster: the request failed: no.",
+                "It waits for its objects to be seen again.",
+            ],
+        ),
+        row(
+            unseen(json!({"status": {"ready": false}})),
+            Phase::Unseen,
+            &["as last seen: not all of its objects were ready."],
+        ),
+        seen(unseen(json!({})), &[], Phase::Unseen, &["Next: nothing, until a replica of the agent runs."]),
         row(json!({"status": {"ready": false}}), Phase::NotReady, &["not all of its objects are ready"]),
         row(json!({"spec": {"stagedDeploymentID": "d3"}}), Phase::OutOfSync, &["staged"]),
         row(
@@ -291,6 +331,7 @@ fn what_was_deployed_and_is_not_well_says_so() {
             &["cannot be deployed as it is", "Last error: bad yaml", "until the bundle changes"],
         ),
     ]);
+    assert_eq!(said(&bd(contended), Ok(()), None).next_at.as_deref(), Some("2026-01-01T12:00:25Z"));
     let writers =
         Writers { object: "ConfigMap shop/stall".into(), managers: vec!["kubectl-edit (Update)".into()] };
     let below = Below { writers: vec![writers], ..below(&[]) };

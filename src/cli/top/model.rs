@@ -283,7 +283,9 @@ impl Model {
             let first = || said.waits_for.first().cloned().unwrap_or_default();
             let error = || said.last_error.clone().unwrap_or_default();
             let why = match said.phase {
-                Phase::Ready | Phase::NotReady | Phase::Drifted | Phase::OutOfSync => continue,
+                Phase::Ready | Phase::NotReady | Phase::Drifted | Phase::OutOfSync | Phase::Unseen => {
+                    continue;
+                }
                 Phase::Held if is_deployed(bd) => continue,
                 Phase::Held => format!("held, waits for {}", first()),
                 Phase::Blocked => dependencies.err().unwrap_or_default(),

@@ -7,6 +7,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    fmt,
     sync::Arc,
 };
 
@@ -17,17 +18,27 @@ use crate::{
 
 /// `apiVersion` and kind, sharing the texts of the keys.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Kind {
+pub struct Kind {
+    /// Group and version, as in manifests.
     pub api_version: Arc<str>,
+    /// The kind.
     pub name: Arc<str>,
 }
 
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.api_version, self.name)
+    }
+}
+
 impl Kind {
+    /// The kind of that name.
     pub fn new(api_version: &str, name: &str) -> Self {
         Self { api_version: api_version.into(), name: name.into() }
     }
 
-    fn of(key: &Key) -> Self {
+    /// The kind of an object.
+    pub fn of(key: &Key) -> Self {
         Self { api_version: Arc::clone(&key.api_version), name: Arc::clone(&key.kind) }
     }
 }
@@ -92,13 +103,6 @@ impl Table {
     /// The kinds of which a unit has objects.
     pub fn kinds_of(&self, hash: &str) -> HashSet<Kind> {
         self.units.get(hash).into_iter().flatten().map(|key| Kind::of(key)).collect()
-    }
-
-    /// The units that objects of a kind belong to.
-    pub fn units_with(&self, kind: &Kind) -> Changed {
-        let objects = self.kinds.get(kind).into_iter().flat_map(|objects| objects.by_key.values());
-        let units: HashSet<&Arc<str>> = objects.filter_map(|object| object.hash.as_ref()).collect();
-        units.into_iter().cloned().collect()
     }
 
     /// Takes what the answer to an own write shows, unless more is known already. Kinds not open are not kept:

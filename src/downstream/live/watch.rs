@@ -221,7 +221,7 @@ impl<K: Reduce> Follower<K> {
                         self.pause(failures).await;
                     }
                     if silent >= SILENT_WATCHES {
-                        debug!(object = %self.name(), "nothing heard for long, listing again");
+                        debug!(object = %self.kind, "nothing heard for long, listing again");
                         return;
                     }
                 }
@@ -295,7 +295,7 @@ impl<K: Reduce> Follower<K> {
 
     /// Notes a failure and waits before the next try.
     async fn failed(&self, error: &WatchError, failures: &mut Failures) {
-        debug!(object = %self.name(), cause = error as &dyn std::error::Error, "watch failed");
+        debug!(object = %self.kind, cause = error as &dyn std::error::Error, "watch failed");
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = chain(error).into();
         let since = *failures.since.get_or_insert_with(Instant::now);
         match error.verdict() {
@@ -322,6 +322,8 @@ impl<K: Reduce> Follower<K> {
                 // A kind that was never listed is not behind: it has still to begin.
                 (KindState::Listing, KindState::Behind | KindState::Lost) => *known,
                 (KindState::Lost, KindState::Behind) => *known,
+                // Nor is one that was refused to be had again because the next try brought no answer.
+                (KindState::Unavailable, KindState::Behind | KindState::Lost) => *known,
                 _ => state,
             };
             let differs = *known != state;
@@ -332,21 +334,17 @@ impl<K: Reduce> Follower<K> {
             let unseen = |state| matches!(state, KindState::Lost | KindState::Unavailable);
             if unseen(before) || unseen(state) {
                 // No object changed, but what can be said of all of them.
-                self.shared.change(|table, changed| changed.extend(table.units_with(&self.kind)));
+                self.shared.kinds.tell(std::slice::from_ref(&self.kind));
             }
             match state {
-                KindState::Unavailable => warn!(object = %self.name(), "kind cannot be watched"),
-                KindState::Lost => warn!(object = %self.name(), "watch lost for long, nothing is known"),
-                KindState::Behind => info!(object = %self.name(), "watch lost, trying to resume"),
+                KindState::Unavailable => warn!(object = %self.kind, "kind cannot be watched"),
+                KindState::Lost => warn!(object = %self.kind, "watch lost for long, nothing is known"),
+                KindState::Behind => info!(object = %self.kind, "watch lost, trying to resume"),
                 KindState::Synced | KindState::Listing => {
-                    debug!(object = %self.name(), "watch is up to date")
+                    debug!(object = %self.kind, "watch is up to date")
                 }
             }
         }
-    }
-
-    fn name(&self) -> String {
-        format!("{} {}", self.kind.api_version, self.kind.name)
     }
 }
 

@@ -18,7 +18,7 @@ use tower_test::mock::{Handle, SendResponse};
 use super::*;
 use crate::{
     api::IgnoreOptions,
-    downstream::live::LiveStore,
+    downstream::live::{LiveStore, UNUSED},
     monitor::{ErrorStatuses, Live},
 };
 
@@ -108,7 +108,7 @@ fn key(name: &str) -> Key {
     Key::new("v1", "ConfigMap", "n", name)
 }
 
-async fn changed(changes: &mut crate::downstream::live::Changes) -> HashSet<Arc<str>> {
+async fn changed<T>(changes: &mut crate::downstream::live::Changes<T>) -> HashSet<T> {
     timeout(PATIENCE, changes.next()).await.expect("nothing changed")
 }
 
@@ -240,7 +240,8 @@ async fn a_watch_that_never_answers_is_given_up() {
 #[tokio::test]
 async fn what_was_lost_for_long_is_told_and_so_is_its_return() {
     let (store, mut script) = start(Timing { lost: Duration::ZERO, ..hasty() });
-    let mut changes = store.subscribe();
+    let (mut changes, mut kinds) = (store.subscribe(), store.subscribe_to_kinds());
+    let config_maps = || HashSet::from([Kind::new("v1", "ConfigMap")]);
     store.ensure(&resource("v1", "ConfigMap"));
     // Not listed yet: nothing is lost.
     request(&mut script).await.1.send_response(answer(500, &refusal(500)));
@@ -248,27 +249,58 @@ async fn what_was_lost_for_long_is_told_and_so_is_its_return() {
     assert_eq!(store.synced("v1", "ConfigMap").await, KindState::Synced);
     assert_eq!(changed(&mut changes).await, set(&["h1", "h2"]));
     watch_asked(&mut script, "10").await.0.send_response(answer(500, &refusal(500)));
-    assert_eq!(changed(&mut changes).await, set(&["h1", "h2"]), "nothing is known any more");
+    assert_eq!(changed(&mut kinds).await, config_maps(), "nothing is known any more");
     assert_eq!(store.state("v1", "ConfigMap"), Some(KindState::Lost));
     assert_eq!(&*store.failure("v1", "ConfigMap"), "the request failed: no");
     let (send, _) = watch_asked(&mut script, "10").await;
     let open = Reply::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
     send.send_response(Response::new(open));
-    assert_eq!(changed(&mut changes).await, set(&["h1", "h2"]), "it is followed again");
+    assert_eq!(changed(&mut kinds).await, config_maps(), "it is followed again");
     assert_eq!(store.state("v1", "ConfigMap"), Some(KindState::Synced));
     assert!(matches!(store.lookup(&key("a"), "h1"), Live::Ours(_)), "what was known is kept meanwhile");
 }
 
 #[tokio::test]
-async fn a_kind_that_is_taken_away_is_told() {
+async fn a_kind_that_is_taken_away_after_its_objects_is_told_and_so_is_its_return() {
     let (store, mut script) = start(hasty());
-    let mut changes = store.subscribe();
+    let (mut changes, mut kinds) = (store.subscribe(), store.subscribe_to_kinds());
     store.ensure(&resource("v1", "ConfigMap"));
     list(&mut script, "10", vec![config_map("a", "5", "h1")]).await;
     assert_eq!(changed(&mut changes).await, set(&["h1"]));
-    watch_asked(&mut script, "10").await.0.send_response(answer(403, &refusal(403)));
+    watch(&mut script, "10", &[event("DELETED", config_map("a", "11", "h1"))]).await;
     assert_eq!(changed(&mut changes).await, set(&["h1"]));
+    watch_asked(&mut script, "11").await.0.send_response(answer(404, &refusal(404)));
+    let config_maps = HashSet::from([Kind::new("v1", "ConfigMap")]);
+    assert_eq!(changed(&mut kinds).await, config_maps);
     assert_eq!(store.state("v1", "ConfigMap"), Some(KindState::Unavailable));
+    // No answer at all does not make it any better known.
+    request(&mut script).await.1.send_response(answer(500, &refusal(500)));
+    let (_, again) = request(&mut script).await;
+    assert_eq!(store.state("v1", "ConfigMap"), Some(KindState::Unavailable));
+    again.send_response(answer(404, &refusal(404)));
+    list(&mut script, "20", vec![]).await;
+    assert_eq!(changed(&mut kinds).await, config_maps);
+    assert_eq!(store.state("v1", "ConfigMap"), Some(KindState::Synced));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_no_plan_names_is_watched_no_longer_after_a_while() {
+    let (store, mut script) = start(hasty());
+    let kind = |name| Kind::new("v1", name);
+    store.ensure(&resource("v1", "ConfigMap"));
+    let (_, maps) = request(&mut script).await;
+    store.ensure(&resource("v1", "Secret"));
+    let (_, secrets) = request(&mut script).await;
+    tokio::time::advance(UNUSED).await;
+    store.ensure(&resource("v1", "ServiceAccount"));
+    assert_eq!(store.forget_unused(&HashSet::from([kind("Secret")])), [kind("ConfigMap")]);
+    assert_eq!(store.state("v1", "ConfigMap"), None);
+    assert!(store.state("v1", "Secret").is_some(), "a plan names it");
+    assert!(store.state("v1", "ServiceAccount").is_some(), "a deployment may be about to use it");
+    // Asked for anew, it begins anew.
+    store.ensure(&resource("v1", "ConfigMap"));
+    assert_eq!(store.state("v1", "ConfigMap"), Some(KindState::Listing));
+    drop((maps, secrets));
 }
 
 #[tokio::test]
@@ -313,9 +345,7 @@ async fn the_watches_end_with_the_store() {
     store.ensure(&resource("v1", "ConfigMap"));
     list(&mut script, "10", vec![]).await;
     let (_open, _) = watch_asked(&mut script, "10").await;
-    store.forget("v1", "ConfigMap");
-    assert_eq!(store.state("v1", "ConfigMap"), None);
-    assert_eq!(store.synced("v1", "ConfigMap").await, KindState::Unavailable);
+    assert_eq!(store.synced("v1", "Secret").await, KindState::Unavailable, "nobody watches it");
     drop(store);
     let end = timeout(PATIENCE, script.next_request()).await.expect("the client lives on");
     assert!(end.is_none());
