@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `docs/install.md`, followed command by command on a real node: the image, all ways for an agent to get its bundles,
-//! the controller. Fleet's controller is played by the stand-in that registers clusters.
+//! `docs/install.md` and `docs/moving.md`, followed command by command on a real node: the image, all ways for an agent to
+//! get its bundles, the controller; from Fleet's agent to ours and back. Fleet's controller is played by the stand-in that
+//! registers clusters, Fleet's agent by Pods that do nothing and a Lease in their name.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use flotilla::api::{BundleDeployment, Cluster};
+use flotilla::api::{BundleDeployment, Cluster, names};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -14,6 +15,8 @@ use tokio::time::Instant;
 
 #[path = "../dev/harness/mod.rs"]
 mod harness;
+#[path = "guides/moving.rs"]
+mod moving;
 
 use harness::fleet::{self, AGENT_NAMESPACE, REGISTRATION_NAMESPACE};
 use harness::guide::{Guide, NOT_RUN, Shell};
@@ -27,7 +30,7 @@ const BINARY: &str = env!("CARGO_BIN_EXE_flotilla");
 const GUIDES: [(&str, &str); 5] = [
     ("README.md", "tests/guides.rs"),
     ("docs/install.md", "tests/guides.rs"),
-    ("docs/moving.md", "tests/unmanaged.rs"),
+    ("docs/moving.md", "tests/guides/moving.rs"),
     ("docs/registration.md", "tests/guides.rs"),
     ("docs/unmanaged.md", "tests/unmanaged.rs"),
 ];
@@ -160,6 +163,7 @@ impl Site<'_> {
             ("HELM_CONFIG_HOME", own.clone()),
             ("HELM_DATA_HOME", own),
             ("CONTAINERD_ADDRESS", node.containerd()),
+            ("GARDEN", names::cluster_namespace(REGISTRATION_NAMESPACE, "garden")),
             // What is said here is of every profile; this one is there already.
             ("FLOTILLA_PROFILE", "dev".to_owned()),
         ];
@@ -187,6 +191,8 @@ impl Site<'_> {
         self.registered_by_the_chart(&guide).await?;
         guide.section("Taking it away", &[])?;
         guide.finished()?;
+        moving::in_and_back(&self.client, &self.shell).await?;
+        self.say("a cluster was moved in and back");
         let readme = Guide::read("README.md", self.shell.clone())?;
         readme.run_as_in(&guide);
         readme.finished()

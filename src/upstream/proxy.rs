@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The proxy on the way to an API server: chosen by the server's address, as Go programs do. kube compares `NO_PROXY` with
-//! the address of the proxy instead, and asks no variable at all for a pod's own account.
+//! the address of the proxy instead, and asks no variable at all for a pod's own account. It still reads the list of every
+//! kubeconfig, and refuses what it cannot read: an empty entry, or `*` among others.
 
 use std::net::IpAddr;
 
