@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `docs/install.md`, followed command by command on a real node: the image, all ways for an agent to get its bundles,
-//! the controller. Fleet's controller is played by the stand-in that registers clusters.
+//! `docs/install.md` and `docs/moving.md`, followed command by command on a real node: the image, all ways for an agent to
+//! get its bundles, the controller; from Fleet's agent to ours and back. Fleet's controller is played by the stand-in that
+//! registers clusters, Fleet's agent by Pods that do nothing and a Lease in their name.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use flotilla::api::BundleDeployment;
+use flotilla::api::{BundleDeployment, Cluster, names};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -14,6 +15,8 @@ use tokio::time::Instant;
 
 #[path = "../dev/harness/mod.rs"]
 mod harness;
+#[path = "guides/moving.rs"]
+mod moving;
 
 use harness::fleet::{self, AGENT_NAMESPACE, REGISTRATION_NAMESPACE};
 use harness::guide::{Guide, NOT_RUN, Shell};
@@ -27,7 +30,7 @@ const BINARY: &str = env!("CARGO_BIN_EXE_flotilla");
 const GUIDES: [(&str, &str); 5] = [
     ("README.md", "tests/guides.rs"),
     ("docs/install.md", "tests/guides.rs"),
-    ("docs/moving.md", "tests/unmanaged.rs"),
+    ("docs/moving.md", "tests/guides/moving.rs"),
     ("docs/registration.md", "tests/guides.rs"),
     ("docs/unmanaged.md", "tests/unmanaged.rs"),
 ];
@@ -160,6 +163,7 @@ impl Site<'_> {
             ("HELM_CONFIG_HOME", own.clone()),
             ("HELM_DATA_HOME", own),
             ("CONTAINERD_ADDRESS", node.containerd()),
+            ("GARDEN", names::cluster_namespace(REGISTRATION_NAMESPACE, "garden")),
             // What is said here is of every profile; this one is there already.
             ("FLOTILLA_PROFILE", "dev".to_owned()),
         ];
@@ -181,13 +185,58 @@ impl Site<'_> {
         guide.command("flotilla apply my-app/")?;
         self.until_deployed("cluster-fleet-local-local", "pears").await?;
         self.say("local mode deploys");
+        self.local_with_few_rights().await?;
         self.uninstall()?;
+        ensure!(self.registration().await? == (false, false), "what local mode made goes with it");
         self.registered_by_the_chart(&guide).await?;
         guide.section("Taking it away", &[])?;
         guide.finished()?;
+        moving::in_and_back(&self.client, &self.shell).await?;
+        self.say("a cluster was moved in and back");
         let readme = Guide::read("README.md", self.shell.clone())?;
         readme.run_as_in(&guide);
         readme.finished()
+    }
+
+    /// The smallest rights that the chart gives are enough for the check-in and for the labels of a namespace, too.
+    async fn local_with_few_rights(&self) -> anyhow::Result<()> {
+        for object in [
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fleet-local"}}),
+            json!({"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "Cluster",
+                "metadata": {"name": "local", "namespace": "fleet-local"}}),
+        ] {
+            fleet::apply(&self.client, object).await?;
+        }
+        let values =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/own_charts/flotilla-agent/local.values.yaml");
+        self.shell.done(&format!(
+            "helm upgrade flotilla-agent charts/flotilla-agent --namespace {AGENT_NAMESPACE} --wait --reuse-values \
+             --values {} --set checkinInterval=2s",
+            values.display()
+        ))?;
+        self.may_not("create", "deployments.apps")?;
+        let clusters: Api<Cluster> = Api::namespaced(self.client.clone(), "fleet-local");
+        until("the check-in", GENEROUS, async || {
+            let agent = clusters.get("local").await?.status.and_then(|status| status.agent);
+            Ok(agent.filter(|agent| agent.namespace == AGENT_NAMESPACE).map(drop))
+        })
+        .await?;
+        std::fs::write(
+            self.shell.dir.join("my-app/fleet.yaml"),
+            "defaultNamespace: market\nnamespaceLabels: {rights: few}\n",
+        )?;
+        self.publish("cluster-fleet-local-local", "apples").await?;
+        let market = Api::<Namespace>::all(self.client.clone()).get("market").await?;
+        ensure!(market.metadata.labels.unwrap_or_default().get("rights").is_some_and(|value| value == "few"));
+        self.say("local mode with few rights deploys and checks in");
+        Ok(())
+    }
+
+    /// Whether Secret and ConfigMap `fleet-agent` are there.
+    async fn registration(&self) -> anyhow::Result<(bool, bool)> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), AGENT_NAMESPACE);
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), AGENT_NAMESPACE);
+        Ok((secrets.get_opt("fleet-agent").await?.is_some(), maps.get_opt("fleet-agent").await?.is_some()))
     }
 
     /// The flow with a registration token: with all rights, with few, and once more with what it left behind.
@@ -227,11 +276,14 @@ impl Site<'_> {
         self.say("an agent with few rights registered its cluster and deploys");
 
         self.uninstall()?;
-        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), AGENT_NAMESPACE);
-        ensure!(maps.get_opt("fleet-agent").await?.is_none(), "the chart's settings go with it");
-        let settings = json!({"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": "fleet-agent", "namespace": AGENT_NAMESPACE}, "data": {"config": "{}"}});
-        fleet::apply(&self.client, settings).await?;
+        ensure!(self.registration().await? == (true, true), "the registration stays");
+        // The same release takes over what it left. That it can is all that is asked: nothing runs.
+        self.shell.done(&format!(
+            "helm install flotilla-agent charts/flotilla-agent --namespace {AGENT_NAMESPACE} --values values.yaml \
+             --set replicas=0"
+        ))?;
+        self.uninstall()?;
+        ensure!(self.registration().await? == (true, true), "the registration stays whoever made it");
         guide.section("The agent, in a cluster that Fleet has registered", &[])?;
         self.publish(&namespace, "quinces").await?;
         self.say("an agent with an existing registration deploys");

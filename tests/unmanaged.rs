@@ -60,10 +60,8 @@ async fn stories(tools: &Tools, dir: &Path) -> anyhow::Result<()> {
     let (one, guide) = (stage.clone(), unmanaged.clone());
     let local = beside(move |here| here.block_on(one.local(&guide)));
     let one = stage.clone();
-    let moving = beside(move |here| here.block_on(one.moving()));
-    let one = stage.clone();
     let doctor = beside(move |here| here.block_on(doctor::planted_faults_are_found(&one)));
-    for story in [printed, local, moving, doctor] {
+    for story in [printed, local, doctor] {
         story.await??;
     }
     stage.taken_away(&unmanaged).await?;
@@ -113,7 +111,6 @@ impl Stage {
             ("KUBECONFIG", kubeconfig.display().to_string()),
             ("SERVER", management.url()),
             ("ORCHARD", namespace_of("orchard")),
-            ("GARDEN", namespace_of("garden")),
         ];
         let variables = variables.map(|(name, value)| (name.to_owned(), value)).to_vec();
         let (upstream, local) = (management.admin().await?, site.admin().await?);
@@ -339,36 +336,6 @@ impl Stage {
         let namespace = names::cluster_namespace("fleet-local", "here");
         self.shell.done(&format!("flotilla apply shop/ --context management --namespace {namespace}"))?;
         self.units(&namespace).await?.until_ready(["shop"], GENEROUS).await
-    }
-
-    async fn moving(&self) -> anyhow::Result<()> {
-        let guide = Guide::read("docs/moving.md", self.shell.clone())?;
-        // As Rancher would have it: a Cluster without our label, Fleet's agent, and the registration they share.
-        let registered = "flotilla register garden --context management --agent-namespace garden \
-             --downstream-kubeconfig \"$KUBECONFIG\" --downstream-context site";
-        self.shell.done(registered)?;
-        let labels =
-            "kubectl --context management --namespace fleet-default label clusters.fleet.cattle.io garden";
-        self.shell.done(&format!("{labels} fleet.cattle.io/cluster-management-"))?;
-        let refused = self.shell.run(registered)?;
-        ensure!(refused.code == 1 && refused.stderr.contains("--existing"), "{}", refused.stderr);
-        self.shell.done(
-            "kubectl --context site --namespace garden create deployment fleet-agent --image fleet-agent",
-        )?;
-        self.shell.done("flotilla apply shop/ --context management --namespace \"$GARDEN\"")?;
-        let units: Api<BundleDeployment> = Api::namespaced(self.upstream.clone(), &namespace_of("garden"));
-
-        guide.section("In", &[])?;
-        let cluster: Value = serde_json::from_str(
-            &self.shell.done("kubectl --context management --namespace fleet-default get clusters.fleet.cattle.io garden -o json")?.stdout,
-        )?;
-        ensure!(cluster["metadata"]["labels"]["fleet.cattle.io/non-managed-agent"] == "true", "{cluster}");
-        self.shell.done("flotilla quarantine shop --context management --namespace \"$GARDEN\"")?;
-        let claimed = |unit: &BundleDeployment| unit.condition("InProgress").is_some();
-        ensure!(claimed(&units.get("shop").await?));
-        guide.section("Back", &[])?;
-        ensure!(!claimed(&units.get("shop").await?), "no entry may be left for Fleet's tools");
-        guide.finished()
     }
 
     async fn taken_away(&self, guide: &Guide) -> anyhow::Result<()> {

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use clap::Args;
 use kube::{
     Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 
 use super::error::CliError;
+use crate::upstream::{configuration, set_proxy};
 
 /// Flags that choose a cluster.
 #[derive(Clone, Debug, Default, Args)]
@@ -56,12 +57,17 @@ impl ClusterFlags {
     pub async fn client(&self) -> Result<Client, CliError> {
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let config = match self.load()? {
-            Some(kubeconfig) => Config::from_custom_kubeconfig(kubeconfig, &options)
+            Some(kubeconfig) => configuration(kubeconfig, &options)
                 .await
                 .map_err(|error| CliError::Kubeconfig(Box::new(error)))?,
-            None => Config::incluster().map_err(|error| {
-                CliError::Refused(format!("there is no kubeconfig and no pod account: {error}"))
-            })?,
+            None => {
+                let mut config = Config::incluster().map_err(|error| {
+                    CliError::Refused(format!("there is no kubeconfig and no pod account: {error}"))
+                })?;
+                let unset = set_proxy(&mut config, None);
+                unset.map_err(|error| CliError::Kubeconfig(Box::new(error.into())))?;
+                config
+            }
         };
         Client::try_from(config).map_err(CliError::server("set up the client"))
     }
@@ -83,8 +89,8 @@ impl ClusterFlags {
     }
 
     fn load(&self) -> Result<Option<Kubeconfig>, CliError> {
-        use kube::config::KubeconfigError::{FindPath, ReadConfig};
-        let failed = |error| CliError::Kubeconfig(Box::new(error));
+        use KubeconfigError::{FindPath, ReadConfig};
+        let failed = |error: KubeconfigError| CliError::Kubeconfig(Box::new(error.into()));
         if let Some(path) = &self.kubeconfig {
             return Kubeconfig::read_from(path).map(Some).map_err(failed);
         }

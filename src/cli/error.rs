@@ -3,11 +3,10 @@
 
 use std::{error::Error, fmt, io};
 
-use kube::config::KubeconfigError;
 use thiserror::Error as ThisError;
 
 use super::args::ArgsError;
-use crate::api::manifest::ContentError;
+use crate::{api::manifest::ContentError, upstream::ConfigError};
 
 /// Why a verb failed.
 #[derive(Debug, ThisError)]
@@ -65,7 +64,7 @@ pub enum CliError {
     },
     /// No usable kubeconfig.
     #[error("load the kubeconfig")]
-    Kubeconfig(#[source] Box<KubeconfigError>),
+    Kubeconfig(#[source] Box<ConfigError>),
     /// The API server refused, or was not reached.
     #[error("{doing}")]
     Server {

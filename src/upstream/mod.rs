@@ -9,6 +9,7 @@ mod copied;
 pub mod fields;
 mod healed;
 mod link;
+mod proxy;
 mod secrets;
 mod served;
 mod snapshot;
@@ -19,15 +20,19 @@ mod write;
 
 use std::time::Duration;
 
-use kube::{Api, Client, Config, config::Kubeconfig};
+use kube::{
+    Api, Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
 
 use crate::api::{BundleDeployment, Content};
 
 pub use checkin::CheckIn;
-pub use connect::{ConnectError, client};
+pub use connect::{ConfigError, ConnectError, client, configuration, set_proxy};
 pub use healed::{Healed, Jitter};
 use link::Link;
 pub use link::{Access, is_refusal};
+pub use proxy::ProxyError;
 pub use snapshot::snapshot;
 pub use watch::{Event, watch, watch_in_pages};
 pub use write::Answer;
@@ -44,7 +49,7 @@ const WATCH_SECONDS: u32 = 60;
 pub enum UpstreamError {
     /// The kubeconfig is of no use.
     #[error("cannot use the kubeconfig of the management cluster")]
-    Kubeconfig(#[source] kube::config::KubeconfigError),
+    Kubeconfig(#[source] ConfigError),
     /// No client.
     #[error("cannot make a client for the management cluster")]
     Client(#[source] kube::Error),
@@ -84,7 +89,7 @@ pub struct Upstream {
 impl Upstream {
     /// Connects with the kubeconfig of the registration; its context's namespace is the cluster namespace.
     pub async fn connect(kubeconfig: Kubeconfig) -> Result<Self, UpstreamError> {
-        let config = Config::from_custom_kubeconfig(kubeconfig, &Default::default())
+        let config = configuration(kubeconfig, &KubeConfigOptions::default())
             .await
             .map_err(UpstreamError::Kubeconfig)?;
         Self::with_config(config)

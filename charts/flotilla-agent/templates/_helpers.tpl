@@ -25,13 +25,20 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion -}}
 {{- end -}}
 
+{{/* 0 is a number of replicas, too. */}}
+{{- define "agent.replicas" -}}
+{{- if not (kindIs "invalid" .Values.replicas) }}{{ .Values.replicas }}
+{{- else if not (kindIs "invalid" .Values.agent.replicas) }}{{ .Values.agent.replicas }}
+{{- else }}2{{ end -}}
+{{- end -}}
+
 {{/* Names of cluster-wide objects: two agents in one cluster must not share them. */}}
 {{- define "agent.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "agent.name" .) -}}
 {{- end -}}
 
 {{- define "agent.settings" -}}
-{{- $settings := dict "clientID" .Values.clientID "agentTLSMode" .Values.agentTLSMode "garbageCollectionInterval" .Values.garbageCollectionInterval -}}
+{{- $settings := dict "clientID" .Values.clientID "agentTLSMode" .Values.agentTLSMode "garbageCollectionInterval" (.Values.garbageCollectionInterval | default "" | toString) -}}
 {{- with .Values.labels }}{{ $_ := set $settings "labels" . }}{{ end -}}
 {{- toPrettyJson $settings -}}
 {{- end -}}

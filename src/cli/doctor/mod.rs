@@ -10,7 +10,7 @@ mod definitions;
 mod finding;
 mod management_side;
 mod reach;
-mod rights;
+pub mod rights;
 
 use std::{io::Write, path::PathBuf};
 

@@ -13,6 +13,9 @@ use crate::cli::error::ServerError;
 
 const FLEET: &str = "fleet.cattle.io";
 const AT_ONCE: usize = 8;
+/// What impersonation is for.
+pub const IMPERSONATED: &str =
+    "bundles with serviceAccount, and no others where account fleet-default exists";
 
 /// Whose rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +125,9 @@ pub fn downstream(agent_namespace: &str) -> Vec<Right> {
             (&["get", "list", "watch", "create", "update", "delete"], "", "secrets", ""),
             (&["get"], "", "configmaps", ""),
             (&["list", "watch"], "", "pods", "knowing at once when a replica has died"),
+            // Every deployment that names no account asks for `fleet-default`.
+            (&["get"], "", "serviceaccounts", ""),
+            (&["impersonate"], "", "serviceaccounts", IMPERSONATED),
         ],
         agent_namespace,
         "",
@@ -129,7 +135,11 @@ pub fn downstream(agent_namespace: &str) -> Vec<Right> {
     all.extend(rights(
         &[
             (&["get", "list", "watch", "create", "update", "delete"], "", "secrets", ""),
-            (&["patch"], "", "namespaces", "bundles into namespaces that are not there yet"),
+            // The uid of kube-system, labels that a bundle selects or sets.
+            (&["get"], "", "namespaces", ""),
+            // An apply that makes something is asked for both.
+            (&["create", "patch"], "", "namespaces", "bundles into namespaces that are not there yet"),
+            (&["update"], "", "namespaces", "bundles with namespaceLabels or namespaceAnnotations"),
             (&["create", "patch"], "", "events", "Events"),
         ],
         "",

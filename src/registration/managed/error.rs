@@ -2,7 +2,7 @@
 //! Why the managed flow cannot go on. It is tried again after a minute, and at once when a Secret changes.
 
 use super::super::existing::RegistrationError;
-use crate::upstream::UpstreamError;
+use crate::upstream::{ConfigError, UpstreamError};
 
 /// What stands in the way.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum ManagedError {
     Busy,
     /// What the bootstrap Secret says makes no configuration.
     #[error("Secret fleet-agent-bootstrap makes no valid kubeconfig")]
-    Config(#[source] kube::config::KubeconfigError),
+    Config(#[source] ConfigError),
     /// No client.
     #[error("cannot make a client for the management cluster")]
     Client(#[source] kube::Error),

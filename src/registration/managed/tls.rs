@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kube::{
-    Client, Config,
+    Client,
     client::Body,
     config::{
         AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext,
@@ -15,6 +15,7 @@ use serde_json::json;
 use tracing::info;
 
 use super::ManagedError;
+use crate::upstream::configuration;
 
 /// The mode in which the system's authorities are tried first; any other is `strict`.
 const SYSTEM_STORE: &str = "system-store";
@@ -101,7 +102,7 @@ pub fn text(url: &str, authority: Option<&str>, token: &str, namespace: &str) ->
 
 /// A client that repeats nothing by itself.
 pub async fn client(kubeconfig: &Kubeconfig) -> Result<Client, ManagedError> {
-    let mut config = Config::from_custom_kubeconfig(kubeconfig.clone(), &KubeConfigOptions::default())
+    let mut config = configuration(kubeconfig.clone(), &KubeConfigOptions::default())
         .await
         .map_err(ManagedError::Config)?;
     config.default_retry = false;
