@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Releases on a real API server: what is written, how often, and what Helm makes of it.
 
-use std::{collections::HashSet, process::Command, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context;
 use flotilla::{
@@ -128,7 +133,7 @@ async fn deploy(
             Ok((operation, applied))
         }
         Err(error) => {
-            gate.failed(&format!("{:#}", anyhow::anyhow!(error.to_string()))).await?;
+            gate.failed(&format!("{:#}", anyhow::anyhow!(error.to_string())), &BTreeSet::new()).await?;
             Err(error.into())
         }
     }

@@ -227,11 +227,17 @@ async fn a_kind_of_crds_is_served_before_the_rest_and_stays(
     let custom = json!({"apiVersion": "yard.example.com/v1", "kind": "Hook", "metadata": {"name": "one"}});
     let asks = "{{ if .Capabilities.APIVersions.Has \"yard.example.com/v1\" }}\napiVersion: v1\nkind: ConfigMap\n\
                 metadata: {name: asked}\n{{ end }}\n";
-    let bundle =
-        chart("kinds", &[custom]).file("crds/hooks.yaml", crd.to_string()).file("templates/asks.yaml", asks);
+    // Cannot be rendered before the kind is served.
+    let insists = "{{ if not (.Capabilities.APIVersions.Has \"yard.example.com/v1/Hook\") }}{{ fail \"no hooks\" }}{{ end }}\n\
+                   {{ $found := lookup \"yard.example.com/v1\" \"Hook\" \"\" \"\" }}\n";
+    let bundle = chart("kinds", &[custom])
+        .file("crds/hooks.yaml", crd.to_string())
+        .file("templates/asks.yaml", asks)
+        .file("templates/insists.yaml", insists);
     publisher.publish(&[bundle]).await?;
     units.until_ready(["kinds"], BOUND).await?;
     assert!(yard.has("asked").await?, "templates see the kinds of crds/");
+    assert_eq!(units.claims().iter().filter(|claim| claim.unit == "kinds").count(), 1, "at the first try");
     publisher.withdraw("kinds").await?;
     until("the release to be gone", GENEROUS, async || {
         Ok(yard.records("kinds").await?.is_empty().then_some(()))

@@ -38,6 +38,7 @@ async fn story(world: &World) -> anyhow::Result<()> {
     let _replica = world.ready_replica("replica-1", 2).await?;
     an_atomic_install_leaves_nothing_and_is_not_repeated(&yard, &units, &publisher).await?;
     an_atomic_upgrade_goes_back_once(&yard, &units, &publisher).await?;
+    an_upgrade_does_not_wait_for_what_a_finalizer_holds(&yard, &units, &publisher).await?;
     a_forced_bundle_replaces_and_says_what_cannot_be(&yard, &units, &publisher).await?;
     what_a_lost_record_listed_is_still_pruned(&yard, &units, &publisher).await?;
     a_corrupt_record_is_got_over(&yard, &units, &publisher).await?;
@@ -121,6 +122,34 @@ async fn an_atomic_upgrade_goes_back_once(
     assert_eq!(told, [(2, "failed"), (3, "deployed")]);
     assert_eq!(history[1].2, "Rollback to 1");
     Ok(())
+}
+
+async fn an_upgrade_does_not_wait_for_what_a_finalizer_holds(
+    yard: &Yard,
+    units: &Units,
+    publisher: &Publisher,
+) -> anyhow::Result<()> {
+    let main = object("ConfigMap", "mast", None);
+    let mut held = object("ConfigMap", "mast-held", None);
+    held["metadata"]["finalizers"] = json!(["example.com/held"]);
+    // A wait for what is held would last beyond every bound of this test.
+    let patient = |objects: &[Value]| {
+        atomic(chart("mast", objects))
+            .with(|options| options.helm.get_or_insert_default().timeout_seconds = 600)
+    };
+    publisher.publish(&[patient(&[main.clone(), held])]).await?;
+    units.until_ready(["mast"], BOUND).await?;
+    let upgraded = patient(&[main]);
+    publisher.publish(std::slice::from_ref(&upgraded)).await?;
+    until_applied(units, &upgraded).await?;
+    let status = units.live()["mast"].status.clone().unwrap_or_default();
+    assert!(status.release.ends_with("/mast:2"), "{}", status.release);
+    let told: Vec<_> =
+        status.modified_status.iter().map(|entry| (entry.name.as_str(), entry.delete)).collect();
+    assert_eq!(told, [("mast-held", true)], "it is told as extra");
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    yard.maps.patch("mast-held", &PatchParams::default(), &free).await?;
+    units.until_ready(["mast"], BOUND).await
 }
 
 /// The deployment id is applied, and no claim is open.

@@ -110,13 +110,14 @@ pub async fn attempt(job: Job) -> Ended {
         Err(error) => {
             let error = history::explain(&run.job, error).await;
             history::note(&run.job.ctx, &run.job.name, Some(&error));
-            if let Some(gate) = gate
-                && let Err(cause) = gate.failed(&error.text()).await
-            {
-                info!(
-                    cause = crate::upstream::chain(&cause),
-                    "the record of the failed attempt stays pending"
-                );
+            if let Some(gate) = gate {
+                let repeated = run.repeated(&gate).await;
+                if let Err(cause) = gate.failed(&error.text(), &repeated).await {
+                    info!(
+                        cause = crate::upstream::chain(&cause),
+                        "the record of the failed attempt stays pending"
+                    );
+                }
             }
             if run.is_lost(&error).await {
                 Ended::discarded(&run.job, &error)
@@ -243,18 +244,23 @@ impl Run {
 
     /// Everything before the release record: load, render, and what a chart wants before anything else.
     async fn prepare(&self) -> Result<Rendered, AttemptError> {
-        let inputs = self.inputs().await?;
-        let rendered = self.render(&inputs).await?;
-        if rendered.crds.is_empty() || !inputs.is_install() {
-            return self.checked(rendered).await;
-        }
-        let installed = apply::install_crds(&self.downstream, &self.fence, &rendered.crds).await;
-        if installed.map_err(AttemptError::Apply)? {
+        let mut inputs = self.inputs().await?;
+        if inputs.is_install() && self.install_crds(&inputs).await? {
             // Templates may ask for kinds that are served only from now on.
-            let inputs = self.inputs().await?;
-            return self.checked(self.render(&inputs).await?).await;
+            inputs = self.inputs().await?;
         }
-        self.checked(rendered).await
+        self.checked(self.render(&inputs).await?).await
+    }
+
+    /// Makes the kinds of the chart's `crds/` served, before anything is rendered, as Helm does. Whether any is new.
+    async fn install_crds(&self, inputs: &load::Inputs) -> Result<bool, AttemptError> {
+        let source = self.source();
+        let crds = render::crds(&self.job.ctx.engine, inputs.job(&source)).await;
+        let crds = crds.map_err(AttemptError::Render)?;
+        if crds.is_empty() {
+            return Ok(false);
+        }
+        apply::install_crds(&self.downstream, &self.fence, &crds).await.map_err(AttemptError::Apply)
     }
 
     async fn render(&self, inputs: &load::Inputs) -> Result<Rendered, AttemptError> {

@@ -57,7 +57,9 @@ impl Waits {
     }
 }
 
-/// Waits until everything of the plan is ready, for `seconds` at most. Ends at once when called off.
+/// Waits until everything that is wanted is there and ready, for `seconds` at most. Ends at once when called off. What was
+/// to go and is still there, held by a finalizer or a Pod, is not waited for, nor is a field that somebody changed: Helm
+/// waits for its objects' readiness alone.
 pub(super) async fn until_ready(
     job: &Job,
     fence: &Fence,
@@ -79,7 +81,7 @@ pub(super) async fn until_ready(
             () = tokio::time::sleep_until(deadline) => return Err(not_ready(last)),
         };
         let again = match evaluation {
-            Ok(evaluation) if evaluation.ready && evaluation.non_modified => return Ok(evaluation),
+            Ok(evaluation) if is_complete(&evaluation) => return Ok(evaluation),
             Ok(evaluation) => {
                 let again = evaluation
                     .changes_at
@@ -101,8 +103,16 @@ pub(super) async fn until_ready(
     }
 }
 
+/// Whether everything that is wanted is there and ready.
+fn is_complete(evaluation: &Evaluation) -> bool {
+    evaluation.ready && evaluation.counts.missing == 0
+}
+
 fn not_ready(last: Option<Evaluation>) -> AttemptError {
-    let last = last.unwrap_or_default();
+    let Some(last) = last else {
+        let message = "the objects could not be looked at".to_owned();
+        return AttemptError::NotReady { object: String::new(), state: "Unknown".into(), message };
+    };
     if let Some(entry) = last.non_ready.first() {
         return AttemptError::NotReady {
             object: format!("{}/{}/{}", entry.kind, entry.namespace, entry.name),
@@ -111,9 +121,69 @@ fn not_ready(last: Option<Evaluation>) -> AttemptError {
             message: entry.summary.message.join("; "),
         };
     }
-    let (object, message) = last.modified.first().map_or_else(
-        || ("".to_owned(), "the objects could not be looked at".to_owned()),
-        |entry| (format!("{}/{}/{}", entry.kind, entry.namespace, entry.name), "missing".to_owned()),
-    );
+    let (object, message) = match last.modified.iter().find(|entry| entry.missing) {
+        Some(entry) => {
+            let what = if entry.exist { "is not owned by us" } else { "missing" };
+            (format!("{}/{}/{}", entry.kind, entry.namespace, entry.name), what.to_owned())
+        }
+        // Beyond the end of the list.
+        None => (String::new(), format!("{} objects are missing", last.counts.missing)),
+    };
     AttemptError::NotReady { object, state: "Unknown".into(), message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{ModifiedStatus, NonReadyStatus, ResourceCounts, Summary};
+
+    fn entry(name: &str) -> ModifiedStatus {
+        ModifiedStatus {
+            kind: "ConfigMap".into(),
+            namespace: "ns".into(),
+            name: name.into(),
+            ..Default::default()
+        }
+    }
+
+    fn missing(count: i64) -> ResourceCounts {
+        ResourceCounts { missing: count, ..Default::default() }
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_waited_for() {
+        let ready = Evaluation { ready: true, non_modified: true, ..Evaluation::default() };
+        assert!(is_complete(&ready));
+        let extra = ModifiedStatus { delete: true, ..entry("held") };
+        let changed = ModifiedStatus { patch: "{}".into(), ..entry("changed") };
+        let besides = Evaluation { non_modified: false, modified: vec![extra, changed], ..ready.clone() };
+        assert!(is_complete(&besides), "what was to go, and what somebody changed");
+        let incomplete = Evaluation { counts: missing(1), ..besides.clone() };
+        assert!(!is_complete(&incomplete));
+        assert!(!is_complete(&Evaluation { ready: false, ..besides }));
+    }
+
+    #[test]
+    fn a_wait_that_ran_out_names_what_was_waited_for() {
+        let text = |last| not_ready(last).to_string();
+        let says = |object: &str, rest: &str| {
+            format!("resource {object} not ready. status: {rest}\ncontext deadline exceeded")
+        };
+        let gone = ModifiedStatus { missing: true, ..entry("gone") };
+        let extra = ModifiedStatus { delete: true, ..entry("a-held") };
+        let last = Evaluation {
+            ready: true,
+            modified: vec![extra.clone(), gone],
+            counts: missing(1),
+            ..Default::default()
+        };
+        assert_eq!(text(Some(last.clone())), says("ConfigMap/ns/gone", "Unknown, message: missing"));
+        let cut = Evaluation { modified: vec![extra], counts: missing(3), ..last.clone() };
+        assert_eq!(text(Some(cut)), says("", "Unknown, message: 3 objects are missing"));
+        let summary = Summary { error: true, message: vec!["no".into()], ..Default::default() };
+        let broken = NonReadyStatus { kind: "Pod".into(), name: "p".into(), summary, ..Default::default() };
+        let last = Evaluation { non_ready: vec![broken], ..last };
+        assert_eq!(text(Some(last)), says("Pod//p", "Failed, message: no"));
+        assert_eq!(text(None), says("", "Unknown, message: the objects could not be looked at"));
+    }
 }

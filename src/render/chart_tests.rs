@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    DeletePolicy, Hook, HookEvent, Job, Kinds, RenderError, Rendered, Scope,
+    DeletePolicy, Hook, HookEvent, Job, Kinds, MAX_OBJECTS, RenderError, Rendered, Scope, crds,
     golden::{Golden, Surroundings, documents, engine},
     has_templates, render,
 };
@@ -98,6 +98,46 @@ async fn render_files(options: Value, files: &[(&str, &str)]) -> Result<Rendered
     let manifest = manifest(files);
     let surroundings = Surroundings::new("bundle", &options);
     render(&engine(), surroundings.job("bundle", &options, &manifest)).await
+}
+
+#[tokio::test]
+async fn a_release_has_ten_thousand_objects_at_most() {
+    let raw = |count: usize| -> String {
+        (0..count).map(|i| format!("---\n{}", config_map(&format!("m{i}")))).collect()
+    };
+    let (fits, more) = (raw(MAX_OBJECTS), raw(MAX_OBJECTS + 1));
+    let rendered = render_files(json!({}), &[("maps.yaml", &fits)]).await.unwrap();
+    assert_eq!(rendered.objects.len(), MAX_OBJECTS);
+    let template =
+        "{{ range 49999 }}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: \"m{{ . }}\"}\n{{ end }}";
+    for (files, count) in [
+        (vec![("maps.yaml", more.as_str())], MAX_OBJECTS + 1),
+        (vec![("Chart.yaml", CHART), ("templates/m.yaml", template), ("crds/c.yaml", "kind: C")], 50_000),
+    ] {
+        let error = render_files(json!({}), &files).await.unwrap_err();
+        assert!(error.is_permanent());
+        let expected =
+            format!("the bundle has {count} objects, and one release may have {MAX_OBJECTS}: divide it");
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[tokio::test]
+async fn the_kinds_of_a_chart_are_known_before_it_is_rendered() {
+    let crd = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: hooks.example.com}\n";
+    let insists = ("templates/x.yaml", "{{ fail \"no hooks\" }}");
+    let options = BundleDeploymentOptions::default();
+    let (engine, surroundings) = (engine(), Surroundings::new("bundle", &options));
+    for (files, expected) in [
+        (vec![("Chart.yaml", CHART), ("crds/c.yaml", crd), insists], 1),
+        (vec![("Chart.yaml", CHART), insists], 0),
+        // No chart, so that the directory means nothing.
+        (vec![("crds/c.yaml", crd)], 0),
+    ] {
+        let manifest = manifest(&files);
+        let found = crds(&engine, surroundings.job("bundle", &options, &manifest)).await.unwrap();
+        assert_eq!(found.len(), expected, "{files:?}");
+    }
 }
 
 fn manifest(files: &[(&str, &str)]) -> Manifest {

@@ -215,8 +215,20 @@ impl Engine {
     /// # Errors
     /// The chart's fault, in Helm's words, or what kept the engine from answering.
     pub async fn render(&self, request: RenderRequest) -> Result<RenderedChart, EngineError> {
+        self.of_chart(request, false).await
+    }
+
+    /// The objects of the chart's `crds/`, which need no rendering.
+    ///
+    /// # Errors
+    /// As those of [`render`](Self::render).
+    pub async fn crds(&self, request: RenderRequest) -> Result<Vec<Document>, EngineError> {
+        Ok(self.of_chart(request, true).await?.crds)
+    }
+
+    async fn of_chart(&self, request: RenderRequest, crds_only: bool) -> Result<RenderedChart, EngineError> {
         let id = self.next_id();
-        let frame = chart_wire::render_request(id, &request)?;
+        let frame = chart_wire::render_request(id, &request, crds_only)?;
         let oracle = Oracle { lookup: request.lookup, dns: request.dns };
         drop((request.files, request.values));
         let answer = self.ask(id, frame, Some(Arc::new(oracle))).await?;

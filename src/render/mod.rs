@@ -46,6 +46,10 @@ pub use order::install_order;
 pub use style::external_directory;
 pub use text::yaml_text;
 
+/// Objects that one bundle may have, hooks and `crds/` included. Each is read, applied and watched one by one, and the
+/// release record, which lists them all, must fit into a Secret: it holds some thousands of ordinary ones.
+pub const MAX_OBJECTS: usize = 10_000;
+
 /// Where objects of a kind live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
@@ -218,6 +222,12 @@ pub enum RenderError {
         /// The object's.
         api_version: String,
     },
+    /// More objects than one release may have.
+    #[error("the bundle has {count} objects, and one release may have {MAX_OBJECTS}: divide it")]
+    TooMany {
+        /// How many it has, hooks and `crds/` included.
+        count: usize,
+    },
     /// The engine gave no answer.
     #[error("cannot read the bundle's documents")]
     Engine(#[source] EngineError),
@@ -236,6 +246,7 @@ impl RenderError {
             | Self::Kustomize { .. }
             | Self::Document { .. }
             | Self::Object { .. }
+            | Self::TooMany { .. }
             | Self::ClusterScoped { .. } => true,
             // A template may ask for anything: cluster, other objects, values that a Secret holds.
             Self::Chart { message } => FAULTS_OF_A_CHART.iter().any(|fault| message.contains(fault)),
@@ -276,6 +287,10 @@ pub async fn render(engine: &Engine, job: Job<'_>) -> Result<Rendered, RenderErr
         None => pieces::of_templates(documents)?,
     };
     found.extend(pieces::of_raw(engine.yaml(raw).await?)?);
+    let count = found.len() + crds.len();
+    if count > MAX_OBJECTS {
+        return Err(RenderError::TooMany { count });
+    }
     let marks = objects::Marks { set_id: &set_id, hash: &hash, keep_crds: !job.options.delete_crd_resources };
     for piece in &mut found {
         marks.put(&mut piece.object);
@@ -286,6 +301,22 @@ pub async fn render(engine: &Engine, job: Job<'_>) -> Result<Rendered, RenderErr
     rendered.sort_out(found);
     rendered.settle(crate::api::release_namespace(job.options));
     Ok(rendered)
+}
+
+/// The objects of the chart's `crds/` directories, as [`Rendered::crds`] has them, without rendering its templates: those
+/// may ask for these kinds.
+///
+/// # Errors
+/// Those of [`render`] for a chart that cannot be read.
+pub async fn crds(engine: &Engine, job: Job<'_>) -> Result<Vec<Object>, RenderError> {
+    // A packed dependency may have some, too.
+    let may_have = |name: &str| name.contains("crds/") || name.ends_with(".tgz");
+    if !job.manifest.resources.iter().any(|file| may_have(&file.name)) {
+        return Ok(Vec::new());
+    }
+    let Some(files) = Layout::of(engine, &job).await?.chart else { return Ok(Vec::new()) };
+    let values = values_of(&job).clone();
+    objects::objects(engine.crds(request(&job, files, values)).await.map_err(chart_error)?)
 }
 
 /// The values that count: Helm reuses the last ones when an upgrade gives none.

@@ -129,7 +129,12 @@ impl Run {
                     .correct_drift
                     .as_ref()
                     .is_some_and(|correct| correct.keep_fail_history);
-                let closed = if kept { gate.failed(&error.text()).await } else { gate.withdrawn().await };
+                let closed = if kept {
+                    let repeated = self.repeated(&gate).await;
+                    gate.failed(&error.text(), &repeated).await
+                } else {
+                    gate.withdrawn().await
+                };
                 if let Err(cause) = closed {
                     info!(
                         cause = upstream::chain(&cause),

@@ -10,19 +10,32 @@ use crate::{
     downstream::{
         apply,
         objects::Identity,
-        release::{self, Gate, GateInput, Record, ReleaseError, ReleaseState},
+        release::{self, Gate, GateInput, Record, Release, ReleaseError, ReleaseState},
         session,
     },
     render::{self, Hook, Object, Rendered, engine::Engine},
 };
 
-/// Whether the newest revision is what is wanted: the same objects, from the same version of the chart. Its text may be
-/// Helm's or Fleet's agent's, which quote otherwise: what it says is compared.
+/// What a record's chart says of its bundle and a removal or collection goes by, with what it means where it does not
+/// say it. The commit is only told.
+const FACTS: [(&str, &str); 3] =
+    [(keys::AGENT_NAMESPACE, ""), (keys::SERVICE_ACCOUNT, ""), (keys::KEEP_RESOURCES, "false")];
+
+/// Whether the newest revision is what is wanted: the same objects and hooks, from the same version of the chart, and
+/// the same facts about the bundle. Its text may be Helm's or Fleet's agent's, which quote otherwise: what it says is
+/// compared.
 pub(super) async fn is_as_wanted(engine: &Engine, rendered: &Rendered, history: &[Record]) -> bool {
     let Some(Ok(stored)) = history.last().map(|record| &record.release) else { return false };
-    if stored.chart["metadata"]["version"] != rendered.chart["metadata"]["version"] {
-        return false;
-    }
+    let fact = |key: &str| rendered.chart["metadata"]["annotations"][key].as_str();
+    stored.chart["metadata"]["version"] == rendered.chart["metadata"]["version"]
+        && FACTS.iter().all(|(key, unsaid)| {
+            stored.chart_annotation(key).unwrap_or(unsaid) == fact(key).unwrap_or(unsaid)
+        })
+        && has_objects(engine, stored, rendered).await
+        && has_hooks(engine, stored, &rendered.hooks).await
+}
+
+async fn has_objects(engine: &Engine, stored: &Release, rendered: &Rendered) -> bool {
     if stored.manifest == rendered.manifest {
         return true;
     }
@@ -33,6 +46,37 @@ pub(super) async fn is_as_wanted(engine: &Engine, rendered: &Rendered, history: 
     let values =
         |objects: Vec<Object>| -> Vec<Value> { objects.into_iter().map(|object| object.value).collect() };
     matches!((stored.map(values), wanted.map(values)), (Ok(stored), Ok(wanted)) if stored == wanted)
+}
+
+async fn has_hooks(engine: &Engine, stored: &Release, wanted: &[Hook]) -> bool {
+    if stored.hooks().is_empty() && wanted.is_empty() {
+        return true;
+    }
+    let wanted: Vec<Value> = wanted.iter().map(Hook::record_json).collect();
+    let (stored, wanted) =
+        tokio::join!(render::parse_hooks(engine, stored.hooks()), render::parse_hooks(engine, &wanted));
+    let values = |hooks: Vec<Hook>| -> Vec<Value> {
+        let mut objects: Vec<Object> = hooks.into_iter().map(|hook| hook.object).collect();
+        objects.sort_by(|one, other| {
+            [&one.kind, &one.namespace, &one.name].cmp(&[&other.kind, &other.namespace, &other.name])
+        });
+        objects.into_iter().map(|object| unmarked(object.value)).collect()
+    };
+    matches!((stored.map(values), wanted.map(values)), (Ok(stored), Ok(wanted)) if stored == wanted)
+}
+
+/// A hook without Fleet's marks: its agent put them on hooks only since it has Helm 4.
+fn unmarked(mut object: Value) -> Value {
+    for (place, mark) in [("labels", keys::HASH_LABEL), ("annotations", keys::ID_ANNOTATION)] {
+        let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { break };
+        if let Some(marks) = metadata.get_mut(place).and_then(Value::as_object_mut) {
+            marks.remove(mark);
+            if marks.is_empty() {
+                metadata.remove(place);
+            }
+        }
+    }
+    object
 }
 
 /// Whether a person said that nothing may be left.
@@ -175,6 +219,98 @@ impl Run {
                 ctx.stood_still(format!("{}@{}", guard.session, session.version), ctx.protocol.ttl)
             }
             Err(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        downstream::release::fixtures::{Draft, record},
+        render::{HookEvent, engine::EngineConfig},
+    };
+
+    const MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\n";
+    const HOOK: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: h\n  labels: {objectset.rio.cattle.io/hash: x}\n  \
+                        annotations: {helm.sh/hook: post-install, objectset.rio.cattle.io/id: y}\ndata: {n: \"1\"}\n";
+
+    /// Keeps its objects when told so, with this hook.
+    fn wanted(keeps: bool, hook: &str) -> Rendered {
+        let annotations = json!({keys::BUNDLE_ID: "b", keys::AGENT_NAMESPACE: "agents", keys::SERVICE_ACCOUNT: "",
+            keys::KEEP_RESOURCES: keeps.to_string(), keys::COMMIT: "new"});
+        let hooks = (!hook.is_empty()).then(|| Hook {
+            object: Object {
+                api_version: "v1".into(),
+                kind: "ConfigMap".into(),
+                namespace: String::new(),
+                name: "h".into(),
+                value: Value::Null,
+            },
+            path: "b/templates/h.yaml".into(),
+            events: vec![HookEvent::PostInstall],
+            weight: 0,
+            delete_policies: Vec::new(),
+            output_log_policies: Vec::new(),
+            manifest: hook.to_owned(),
+        });
+        Rendered {
+            manifest: MAP.to_owned(),
+            chart: json!({"metadata": {"name": "b", "annotations": annotations}}),
+            hooks: hooks.into_iter().collect(),
+            ..Rendered::default()
+        }
+    }
+
+    fn stored() -> Draft {
+        record(1, "deployed")
+            .manifest(MAP)
+            .annotated(keys::AGENT_NAMESPACE, "agents")
+            .annotated(keys::COMMIT, "old")
+    }
+
+    #[tokio::test]
+    async fn only_a_release_with_the_same_objects_hooks_and_facts_is_adopted() {
+        let engine = Engine::start(EngineConfig::default()).unwrap();
+        // As an agent before Helm 4 has it, in another's writing, and as it is once it has run.
+        let plain = "kind: ConfigMap\napiVersion: v1\ndata: {n: '1'}\n\
+                     metadata: {annotations: {helm.sh/hook: post-install}, name: 'h'}\n";
+        let hooked = || {
+            stored().hooked(
+                json!([{"name": "h", "kind": "ConfigMap", "manifest": plain, "events": ["post-install"],
+                "delete_policies": ["before-hook-creation"], "last_run": {"phase": "Succeeded"}}]),
+            )
+        };
+        for (release, rendered, expected) in [
+            (stored(), wanted(false, ""), true),
+            (
+                stored().manifest("kind: ConfigMap\napiVersion: 'v1'\nmetadata: {name: m}\n"),
+                wanted(false, ""),
+                true,
+            ),
+            (
+                stored().manifest("kind: ConfigMap\napiVersion: v1\nmetadata: {name: n}\n"),
+                wanted(false, ""),
+                false,
+            ),
+            (stored().annotated(keys::SERVICE_ACCOUNT, ""), wanted(false, ""), true),
+            (stored().annotated(keys::KEEP_RESOURCES, "false"), wanted(false, ""), true),
+            (stored(), wanted(true, ""), false),
+            (stored().annotated(keys::KEEP_RESOURCES, "true"), wanted(true, ""), true),
+            (stored().annotated(keys::KEEP_RESOURCES, "true"), wanted(false, ""), false),
+            (stored().annotated(keys::SERVICE_ACCOUNT, "deployer"), wanted(false, ""), false),
+            (stored().annotated(keys::AGENT_NAMESPACE, "elsewhere"), wanted(false, ""), false),
+            (hooked(), wanted(false, HOOK), true),
+            (hooked(), wanted(false, &HOOK.replace("post-install", "post-upgrade")), false),
+            (hooked(), wanted(false, &HOOK.replace("\"1\"", "\"2\"")), false),
+            (hooked(), wanted(false, ""), false),
+            (stored(), wanted(false, HOOK), false),
+        ] {
+            let history = [release.stored()];
+            let told = format!("{:?} {:?}", history[0].release, rendered.hooks);
+            assert_eq!(is_as_wanted(&engine, &rendered, &history).await, expected, "{told}");
         }
     }
 }

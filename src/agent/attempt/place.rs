@@ -20,7 +20,7 @@ use crate::{
         live::LiveStore,
         objects::Identity,
         prune,
-        release::{Gate, Operation, Record},
+        release::{self, Gate, Operation, Record},
         removal::{Gone, Removed},
     },
     monitor::{self, Judge, Key},
@@ -172,6 +172,21 @@ impl Run {
                 self.job.ctx.live.removed(&key, &uid);
             }
         }
+    }
+
+    /// The revisions whose objects newer ones list, too, when there are more than are to be kept: those that failed need
+    /// not stay. A chart that renders otherwise each time would leave one record for each try.
+    pub(super) async fn repeated(&self, gate: &Gate) -> BTreeSet<u32> {
+        let mut listed = Vec::new();
+        if gate.surplus() > 0 {
+            for record in gate.revisions().rev() {
+                // What cannot be read now stays, and so does all before it.
+                let Ok(objects) = self.objects_of([record]).await else { break };
+                let kinds = &self.downstream.kinds;
+                listed.push((record.revision, Identity::of_all(&objects, kinds, &self.namespace)));
+            }
+        }
+        release::repeated(listed)
     }
 
     /// The objects that these revisions list.

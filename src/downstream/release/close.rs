@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The gate closed: the revision is deployed, or it failed, and history is tidied up.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use tracing::{debug, warn};
 
-use super::{Gate, Operation, ReleaseError, Status};
+use super::{Gate, Operation, Record, ReleaseError, Status};
 use crate::telemetry::chain;
 
 /// Waits before each look at a record whose closing write was not answered: a server that restarts is back by the last.
@@ -89,19 +89,30 @@ impl Gate {
     /// Closes the gate without a trace: everything that any revision lists was removed. The open one goes last, so that
     /// what is cut short is found again.
     pub async fn forgotten(self) -> Result<(), ReleaseError> {
-        for record in self.history.iter().chain([&self.record]) {
+        for record in self.revisions() {
             self.fence.compared().await.map_err(ReleaseError::Fenced)?;
             self.store.delete(record).await?;
         }
         Ok(())
     }
 
+    /// How many more revisions there are than are to be kept, this one included.
+    pub fn surplus(&self) -> usize {
+        (self.history.len() + 1).saturating_sub(self.max_history)
+    }
+
+    /// All revisions, oldest first, the open one last.
+    pub fn revisions(&self) -> impl DoubleEndedIterator<Item = &Record> {
+        self.history.iter().chain([&self.record])
+    }
+
     /// Closes the gate: the attempt failed, for this reason.
     ///
     /// No proof of the claim is asked for: the record is ours, and its resourceVersion says whether a newer claim has
-    /// failed it already. So an abandoned attempt can always be closed. Of the failed attempts before it, those with
-    /// the very same objects leave history when there are too many: this record accounts for them.
-    pub async fn failed(mut self, reason: &str) -> Result<(), ReleaseError> {
+    /// failed it already. So an abandoned attempt can always be closed. Of the failed attempts before it, those among
+    /// the `repeated` revisions leave history when there are too many: newer records account for them. One of another
+    /// BundleDeployment's stays: it says whose objects there may be.
+    pub async fn failed(mut self, reason: &str, repeated: &BTreeSet<u32>) -> Result<(), ReleaseError> {
         let Some(operation) = self.operation else { return Ok(()) };
         let Ok(release) = &mut self.record.release else { return Ok(()) };
         release.info.status = Status::Failed;
@@ -111,14 +122,14 @@ impl Gate {
             Operation::Rollback { .. } => format!("Rollback \"{}\" failed: {reason}", release.name),
         };
         self.store.update(&mut self.record, None, None).await?;
-        let manifest =
-            self.record.release.as_ref().map(|release| release.manifest.as_str()).unwrap_or_default();
-        let surplus = (self.history.len() + 1).saturating_sub(self.max_history);
-        let repeated = self.history.iter().filter(|old| {
+        let ours = &self.fence.stamp.uid;
+        let dispensable = self.history.iter().filter(|old| {
             old.status == Status::Failed
-                && old.release.as_ref().is_ok_and(|release| release.manifest == manifest)
+                && old.release.is_ok()
+                && repeated.contains(&old.revision)
+                && old.stamp().is_none_or(|stamp| stamp.uid == *ours)
         });
-        for old in repeated.take(surplus) {
+        for old in dispensable.take(self.surplus()) {
             if let Err(error) = self.store.delete(old).await {
                 warn!(release = old.name(), cause = %chain(&error), "history not tidied up; the next deployment will");
             }

@@ -56,6 +56,10 @@ impl Draft {
         self.release.chart["metadata"]["annotations"][key] = json!(value);
         self
     }
+    pub(crate) fn hooked(mut self, hooks: Value) -> Self {
+        self.release.hooks = Some(hooks);
+        self
+    }
     pub(crate) fn unreadable(mut self) -> Self {
         self.readable = false;
         self

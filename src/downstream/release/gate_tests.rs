@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use super::{super::fixtures::*, *};
@@ -279,25 +281,30 @@ async fn a_lost_claim_opens_no_gate() {
 }
 
 #[tokio::test]
-async fn a_failed_attempt_drops_only_earlier_ones_with_the_same_objects() {
+async fn a_failed_attempt_drops_only_failed_ones_that_newer_ones_account_for() {
     let seen = vec![
         record(1, "deployed").manifest("old").stored(),
         record(2, "failed").manifest("between").stored(),
-        record(3, "failed").manifest("new").stored(),
+        record(3, "failed").stamped("u/10").stored(),
+        record(4, "failed").stamped("other/10").stored(),
+        record(5, "superseded").stored(),
+        record(6, "failed").unreadable().stored(),
     ];
     let (server, script) = scripted(vec![
-        creates(4, "pending-upgrade"),
-        Exchange::put(&secret_path(4))
+        creates(7, "pending-upgrade"),
+        Exchange::put(&secret_path(7))
             .expecting(|sent| {
                 assert_eq!(sent_release(sent).info.description, "Upgrade \"app\" failed: no room");
                 assert_eq!(sent["metadata"]["labels"]["status"], "failed");
             })
-            .stores("uid-sh.helm.release.v1.app.v4", "600"),
+            .stores("uid-sh.helm.release.v1.app.v7", "600"),
         Exchange::delete(&secret_path(3)),
     ]);
     let gate = Gate::open(&store(server), &fence("u/20"), input(seen)).await.unwrap();
-    assert_eq!(gate.before().len(), 3, "the last deployed revision and every later attempt");
-    gate.failed("no room").await.unwrap();
+    assert_eq!(gate.before().len(), 6, "the last deployed revision and every later attempt");
+    assert_eq!(gate.surplus(), 5);
+    // Not the second, whose objects nobody else lists.
+    gate.failed("no room", &BTreeSet::from([1, 3, 4, 5, 6])).await.unwrap();
     script.finished().await;
 }
 

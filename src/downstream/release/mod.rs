@@ -20,7 +20,7 @@ pub use codec::{CodecError, Info, RECORD_LIMIT, Release, Status, decode, encode}
 pub use gate::{Gate, GateInput};
 pub use runs::Phase;
 pub use state::{
-    Operation, ReleaseState, deployed, operation, standing, standing_values, state, unaccounted,
+    Operation, ReleaseState, deployed, operation, repeated, standing, standing_values, state, unaccounted,
 };
 pub(in crate::downstream) use store::APPLY;
 pub use store::{Clock, Guard, Record, Store};

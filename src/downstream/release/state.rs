@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the cluster holds for a unit, decided from its history alone, before anything is changed.
 
+use std::{
+    collections::{BTreeSet, HashSet},
+    hash::Hash,
+};
+
 use serde_json::{Map, Value};
 
 use super::{
@@ -151,6 +156,19 @@ pub fn deployed(history: &[Record]) -> impl Iterator<Item = &Record> {
     unaccounted(history).iter().filter(once)
 }
 
+/// Of revisions, each with what it lists and the newest first, those that newer ones account for: all that they list is
+/// listed again. Any of them may go, as long as the newest stays.
+pub fn repeated<T: Eq + Hash>(listed: impl IntoIterator<Item = (u32, HashSet<T>)>) -> BTreeSet<u32> {
+    let (mut repeated, mut newer) = (BTreeSet::new(), HashSet::new());
+    for (count, (revision, lists)) in listed.into_iter().enumerate() {
+        if count > 0 && lists.is_subset(&newer) {
+            repeated.insert(revision);
+        }
+        newer.extend(lists);
+    }
+    repeated
+}
+
 pub(super) enum Owner<'a> {
     /// The bundle that the newest readable record names.
     Bundle(&'a str),
@@ -229,6 +247,28 @@ mod tests {
             (&["uninstalled"], Operation::Upgrade),
         ] {
             assert_eq!(operation(&history(statuses)), expected, "{statuses:?}");
+        }
+    }
+
+    #[test]
+    fn a_revision_may_go_when_newer_ones_list_all_that_it_lists() {
+        // Oldest first; every object a letter.
+        for (listed, expected) in [
+            (&[][..], &[][..]),
+            (&[""], &[]),
+            (&["a", "a", "a"], &[1, 2]),
+            (&["ab", "a", "b"], &[1]),
+            (&["abc", "a", "b"], &[]),
+            (&["a", "b", "ab"], &[1, 2]),
+            (&["a", "b", "c"], &[]),
+            // The second accounts for the first, and the third for the second.
+            (&["a", "ab", "abc"], &[1, 2]),
+            (&["", "a"], &[1]),
+        ] {
+            let revisions =
+                (1..).zip(listed).map(|(revision, letters)| (revision, letters.chars().collect()));
+            let newest_first: Vec<_> = revisions.collect::<Vec<_>>().into_iter().rev().collect();
+            assert_eq!(repeated::<char>(newest_first), expected.iter().copied().collect(), "{listed:?}");
         }
     }
 

@@ -11,8 +11,8 @@ use super::{
     wire::{self, Source, WireDocument},
 };
 
-/// A request to render a chart.
-pub fn render_request(id: u64, asked: &RenderRequest) -> Result<Vec<u8>, EngineError> {
+/// A request to render a chart, or only to read its `crds/`.
+pub fn render_request(id: u64, asked: &RenderRequest, crds_only: bool) -> Result<Vec<u8>, EngineError> {
     #[derive(Serialize)]
     struct Render<'a> {
         sources: Vec<Source<'a>>,
@@ -21,6 +21,7 @@ pub fn render_request(id: u64, asked: &RenderRequest) -> Result<Vec<u8>, EngineE
         capabilities: &'a Capabilities,
         dns: bool,
         skip_schema: bool,
+        crds_only: bool,
     }
     let render = Render {
         sources: wire::sources(&asked.files),
@@ -29,6 +30,7 @@ pub fn render_request(id: u64, asked: &RenderRequest) -> Result<Vec<u8>, EngineE
         capabilities: &asked.capabilities,
         dns: asked.dns,
         skip_schema: asked.skip_schema,
+        crds_only,
     };
     wire::request(id, "render", render)
 }

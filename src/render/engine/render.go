@@ -37,6 +37,7 @@ type job struct {
 	} `json:"capabilities"`
 	DNS        bool `json:"dns"`
 	SkipSchema bool `json:"skip_schema"`
+	CRDsOnly   bool `json:"crds_only"` // nothing is rendered
 }
 
 // rendering is what became of it. Documents count the names.
@@ -56,11 +57,17 @@ func renderChart(raw json.RawMessage, asker *asker) (any, *failure) {
 	if err := json.Unmarshal(raw, &asked); err != nil {
 		return nil, &failure{Kind: kindProtocol, Message: err.Error()}
 	}
-	root, files, err := executeTemplates(&asked, asker)
+	root, err := prepareChart(&asked)
 	if err != nil {
 		return nil, &failure{Kind: kindOf(err), Message: err.Error()}
 	}
-	done := rendering{Documents: []document{}, CRDs: []document{}, Chart: root, Observed: asker.asked}
+	files := map[string]string{}
+	if !asked.CRDsOnly {
+		if files, err = executeTemplates(root, &asked, asker); err != nil {
+			return nil, &failure{Kind: kindOf(err), Message: err.Error()}
+		}
+	}
+	done := rendering{Names: []string{}, Documents: []document{}, CRDs: []document{}, Chart: root, Observed: asker.asked}
 	for name, text := range files {
 		if strings.HasSuffix(name, notesName) {
 			if name == path.Join(root.Name(), "templates", notesName) {
@@ -84,20 +91,21 @@ func renderChart(raw json.RawMessage, asker *asker) (any, *failure) {
 	return done, nil
 }
 
-func executeTemplates(asked *job, asker *asker) (*chart.Chart, map[string]string, error) {
+func prepareChart(asked *job) (*chart.Chart, error) {
 	root, err := loadChart(asked.Sources)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if asked.Values == nil {
 		asked.Values = map[string]any{}
 	}
-	if err := processDependencies(root, asked.Values); err != nil {
-		return nil, nil, err
-	}
+	return root, processDependencies(root, asked.Values)
+}
+
+func executeTemplates(root *chart.Chart, asked *job, asker *asker) (map[string]string, error) {
 	capabilities, err := asked.capabilities()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	release := common.ReleaseOptions{
 		Name:      asked.Release.Name,
@@ -108,26 +116,25 @@ func executeTemplates(asked *job, asker *asker) (*chart.Chart, map[string]string
 	}
 	values, err := util.ToRenderValuesWithSchemaValidation(root, asked.Values, release, capabilities, true)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if !asked.SkipSchema {
 		merged, err := values.Table("Values")
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if err := checkSchemas(root, merged); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	if wanted := root.Metadata.KubeVersion; wanted != "" {
 		if !chartutil.IsCompatibleRange(wanted, capabilities.KubeVersion.String()) {
-			return nil, nil, fmt.Errorf("chart requires kubeVersion: %s which is incompatible with Kubernetes %s",
+			return nil, fmt.Errorf("chart requires kubeVersion: %s which is incompatible with Kubernetes %s",
 				wanted, capabilities.KubeVersion.Version)
 		}
 	}
 	helm := engine.Engine{EnableDNS: asked.DNS, CustomTemplateFuncs: asker.functions(asked.DNS)}
-	files, err := helm.Render(root, values)
-	return root, files, err
+	return helm.Render(root, values)
 }
 
 // capabilities are as an install finds them by discovery: the version as the server gives it, suffix included.

@@ -86,6 +86,27 @@ func TestDependenciesComeInOneOrder(t *testing.T) {
 	}
 }
 
+func TestCRDsAreReadWithoutRendering(t *testing.T) {
+	args, err := json.Marshal(map[string]any{
+		"sources": []source{
+			{Name: "Chart.yaml", Text: chartFile},
+			{Name: "crds/x.yaml", Text: "kind: x"},
+			{Name: "templates/x.yaml", Text: `{{ fail "rendered" }}`},
+		},
+		"crds_only": true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, failed := renderChart(args, noQuestions())
+	if failed != nil {
+		t.Fatal(failed.Message)
+	}
+	if found := done.(rendering).CRDs; len(found) != 1 || string(found[0].Value) != `{"kind":"x"}` {
+		t.Errorf("%+v", found)
+	}
+}
+
 func TestAMissingDependencyCountsOnlyWhereItIsOn(t *testing.T) {
 	chart := "{apiVersion: v2, name: shop, version: 1.0.0, dependencies: [{name: side, version: 1.0.0, alias: s, condition: s.enabled}]}"
 	if _, failed := render(map[string]string{"Chart.yaml": chart, "values.yaml": "s: {enabled: false}"}); failed != nil {
