@@ -66,7 +66,7 @@ async fn handed_back(world: &World) -> anyhow::Result<()> {
     let publisher = world.publisher().await?;
     let mut replica = world.ready_replica("replica-1", 4).await?;
     let bundle = Bundle::new("kiosk", "market").file("manifests/kiosk.yaml", HANDED_BACK);
-    publisher.publish(&[bundle.clone()]).await?;
+    publisher.publish(std::slice::from_ref(&bundle)).await?;
     units
         .until("the bundle to be deployed", BOUND, |live| {
             let status = live.get("kiosk")?.status.as_ref()?;

@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn either_of_the_deployed_and_the_newest_revision_keeps() {
         let told = |revision, status: &str, keeps: &str| {
-            record(revision, status).annotated(keys::KEEP_RESOURCES, keeps)
+            record(revision, status).annotated(keys::KEEP_RESOURCES, keeps).stored()
         };
         for (deployed, newest, kept) in
             [("true", "false", true), ("false", "true", true), ("false", "false", false)]
