@@ -2,6 +2,7 @@
 //! What surrounds a deployment: accounts, copies, dependencies and marked namespaces, with several replicas.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::ensure;
 use flotilla::api::{BundleDeployment, BundleRef, DownstreamResource, keys};
@@ -19,6 +20,8 @@ use harness::world::{Downstream, World};
 use harness::{GENEROUS, Tools, fleet, until};
 
 const NAMESPACE: &str = "harbour";
+/// Twice the pace at which a namespace is tried again, and some.
+const RETRIED: Duration = Duration::from_secs(300);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bundles_are_deployed_with_what_they_want_around_them() -> anyhow::Result<()> {
@@ -37,6 +40,10 @@ async fn story(world: &World) -> anyhow::Result<()> {
     a_missing_source_is_waited_for_and_copies_go_with_the_bundle(world, &units, &publisher, &up, &down)
         .await?;
     a_release_is_removed_as_its_account(world, &units, &publisher, &down).await?;
+    a_namespace_that_may_not_be_labelled_is_tried_again_without_a_new_revision(
+        world, &units, &publisher, &down,
+    )
+    .await?;
     the_default_account_is_used_where_it_exists(world, &units, &publisher, &down).await
 }
 
@@ -184,6 +191,52 @@ async fn a_release_is_removed_as_its_account(
     ensure!(maps.get_opt("kept-0").await?.is_some(), "removed by somebody who may");
     account(world, down, "keeper", &["get", "create", "update", "patch", "delete"]).await?;
     gone("what the account may delete by now", &maps, "kept-0").await
+}
+
+/// Nothing tells when the account may: it is tried again at Fleet's pace, two minutes.
+async fn a_namespace_that_may_not_be_labelled_is_tried_again_without_a_new_revision(
+    world: &World,
+    units: &Units,
+    publisher: &Publisher,
+    down: &Client,
+) -> anyhow::Result<()> {
+    account(world, down, "porter", &["get", "create", "update", "patch", "delete"]).await?;
+    let barred = Bundle::config_maps("barred", NAMESPACE, 1, "1").with(|options| {
+        options.service_account = "porter".into();
+        options.namespace_labels = Some([("berth".to_owned(), "one".to_owned())].into());
+    });
+    publisher.publish(&[barred]).await?;
+    let words = "the deployment's service account is not allowed to get namespace";
+    units
+        .until("the refusal to be told", GENEROUS, |live| {
+            let unit = live.get("barred")?;
+            let deployed = unit.condition("Deployed")?.status == "True";
+            let told = ["Installed", "Ready"].iter().all(|type_| message(unit, type_).contains(words));
+            (deployed && told).then_some(())
+        })
+        .await?;
+    let release = units.live()["barred"].status.clone().unwrap_or_default().release;
+    ensure!(release.ends_with("/barred:1"), "{release}");
+
+    let rules = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "porter-namespace"}, "rules": [{"apiGroups": [""], "resources": ["namespaces"],
+        "verbs": ["get", "update"], "resourceNames": [NAMESPACE]}]});
+    fleet::apply(down, rules).await?;
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "porter-namespace"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "porter-namespace"},
+        "subjects": [{"kind": "ServiceAccount", "name": "porter", "namespace": "cattle-fleet-system"}]});
+    fleet::apply(down, binding).await?;
+    let namespaces: Api<Namespace> = Api::all(down.clone());
+    until("the label, at the next try", RETRIED, async || {
+        let labels = namespaces.get(NAMESPACE).await?.metadata.labels.unwrap_or_default();
+        Ok(labels.get("berth").is_some_and(|berth| berth == "one").then_some(()))
+    })
+    .await?;
+    units.until_ready(["barred"], GENEROUS).await?;
+    let now = units.live()["barred"].status.clone().unwrap_or_default().release;
+    ensure!(now == release, "the refusal made a new revision: {now}");
+    Ok(())
 }
 
 async fn the_default_account_is_used_where_it_exists(

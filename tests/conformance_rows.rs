@@ -4,11 +4,12 @@
 //!
 //! `CONFORMANCE_TABLE=write cargo test --test conformance_rows` writes the tables.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 /// What each subject of Fleet's behaviour is split into. A row that is taken off `rows.json` is missed here.
 const BEHAVIOUR: &[(&str, &str, &str)] = &[
@@ -67,6 +68,9 @@ struct Row {
     what: String,
     /// `tests/upgrade.rs::a_kept_object_stays`, or `golden/raw/single`.
     tests: Vec<String>,
+    /// Reasons by which named golden cases differ, in what is not this row's subject.
+    #[serde(default)]
+    beside: Vec<String>,
     result: String,
 }
 
@@ -189,6 +193,50 @@ fn every_result_is_one_and_every_difference_is_explained() {
     }
 }
 
+/// The listed differences of the golden cases that a row names, and those it says do not concern it.
+fn unlike(row: &Row, listed: &BTreeMap<String, BTreeSet<String>>) -> Option<String> {
+    if row.result != "as Fleet's agent" && row.beside.is_empty() {
+        return None;
+    }
+    let cases = row.tests.iter().filter_map(|test| test.strip_prefix("golden/"));
+    let found: BTreeSet<&str> =
+        cases.filter_map(|case| listed.get(case)).flatten().map(String::as_str).collect();
+    let beside: BTreeSet<&str> = row.beside.iter().map(String::as_str).collect();
+    (found != beside).then(|| {
+        format!(
+            "{}: {:?}, but its golden cases differ by {found:?}, beside it {beside:?}",
+            row.id, row.result
+        )
+    })
+}
+
+#[test]
+fn what_is_as_fleets_agent_has_no_golden_case_that_differs_in_it() {
+    let all: Value = serde_json::from_str(&text("tests/golden/differences.json")).expect("differences.json");
+    let mut listed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for difference in all["differences"].as_array().expect("a list") {
+        let field = |name: &str| difference[name].as_str().expect(name).to_owned();
+        listed.entry(field("case")).or_default().insert(field("reason"));
+    }
+    assert!(listed.len() > 20, "tests/golden/differences.json is not understood");
+    let wrong: Vec<String> = rows().iter().filter_map(|row| unlike(row, &listed)).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+
+    // It bites: a case that differs, and a reason that is not there.
+    let row = |result: &str, beside: &[&str]| Row {
+        id: "x".into(),
+        what: String::new(),
+        tests: vec!["golden/a/b".into()],
+        beside: beside.iter().map(|&reason| reason.to_owned()).collect(),
+        result: result.into(),
+    };
+    let listed = BTreeMap::from([("a/b".to_owned(), BTreeSet::from(["late".to_owned()]))]);
+    assert!(unlike(&row("as Fleet's agent", &[]), &listed).is_some());
+    assert!(unlike(&row("as Fleet's agent", &["late"]), &listed).is_none());
+    assert!(unlike(&row("as Fleet's agent", &["late", "early"]), &listed).is_some());
+    assert!(unlike(&row("differs: x", &[]), &listed).is_none());
+}
+
 #[test]
 fn a_test_that_is_not_there_or_never_run_is_found() {
     let source = "#[test]\nfn run() {}\nfn step() {}\nfn idle() {}\n#[tokio::test(flavor = \"x\")]\nasync fn story() { step() }\n";
@@ -253,6 +301,10 @@ fn table(text: &mut String, title: &str, rows: &[Row], belongs: impl Fn(&str) ->
     for row in rows.iter().filter(|row| belongs(&row.id)) {
         let tests: Vec<String> = row.tests.iter().map(|test| format!("`{test}`")).collect();
         let what = row.what.replace('|', "\\|");
-        let _ = writeln!(text, "| {} | {what} | {} | {} |", row.id, tests.join("<br>"), row.result);
+        let beside = match &row.beside[..] {
+            [] => String::new(),
+            reasons => format!("; its case differs in something else: {}", reasons.join(", ")),
+        };
+        let _ = writeln!(text, "| {} | {what} | {} | {}{beside} |", row.id, tests.join("<br>"), row.result);
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use flotilla::api::BundleDeployment;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::Value;
 
 #[path = "../dev/harness/mod.rs"]
@@ -88,6 +88,8 @@ async fn story(world: &World) -> anyhow::Result<()> {
     ensure!(top.lines().any(|line| line.starts_with("replica-1 ") && line.contains("4 free")), "{top}");
 
     what_would_change_is_shown_and_no_secret(world, &folder, &write)?;
+    what_surrounds_a_bundle_is_compared_too(world, &folder).await?;
+    definitions_of_a_chart_are_compared_and_not_counted(world, &units).await?;
     one_goes_back_and_the_bundle_follows(world, &units, &folder).await?;
     a_missing_object_is_drift(world, &units).await?;
     an_error_is_told_with_its_next_try(world, &units).await?;
@@ -125,6 +127,99 @@ fn what_would_change_is_shown_and_no_secret(
     ensure!(list["items"].as_array().is_some_and(|items| items.len() == 3), "{list}");
     let unknown = output(world, &["diff", folder], "")?;
     ensure!(unknown.0 == 2 && unknown.2.contains("--downstream-kubeconfig is needed"), "{unknown:?}");
+    Ok(())
+}
+
+/// The namespace's labels, and what the bundle gives up: announced only if the agent would delete it.
+async fn what_surrounds_a_bundle_is_compared_too(world: &World, folder: &str) -> anyhow::Result<()> {
+    let changed = world.dir().join("changed");
+    std::fs::create_dir_all(changed.join("manifests"))?;
+    let from = Path::new(folder);
+    let copy = |name: &str| std::fs::copy(from.join(name), changed.join(name)).map(|_| ());
+    copy("manifests/till.yaml")?;
+    copy("manifests/bell.yaml")?;
+    let till = std::fs::read_to_string(changed.join("manifests/till.yaml"))?.replace("dHdv", "b25l");
+    std::fs::write(changed.join("manifests/till.yaml"), till)?;
+    let bell = std::fs::read_to_string(changed.join("manifests/bell.yaml"))?.replace("nine", "seven");
+    std::fs::write(changed.join("manifests/bell.yaml"), bell)?;
+    let fleet = |labels: &str| {
+        std::fs::write(changed.join("fleet.yaml"), format!("defaultNamespace: market\n{labels}"))
+    };
+    let changed_folder = changed.display().to_string();
+    let compare = |code| run_below(world, &["diff", &changed_folder, "--name", "stall"], code);
+
+    fleet("")?;
+    let removed = compare(1)?;
+    ensure!(removed.starts_with("--- ConfigMap market/stall (live)\n+++ /dev/null\n"), "{removed}");
+    let maps: Api<ConfigMap> = Api::namespaced(world.downstream.admin().await?, "market");
+    let keep = |policy: Value| {
+        Patch::Merge(serde_json::json!({"metadata": {"annotations": {"helm.sh/resource-policy": policy}}}))
+    };
+    maps.patch("stall", &PatchParams::default(), &keep("keep".into())).await?;
+    ensure!(compare(0)?.is_empty(), "what a person keeps is not announced as deleted");
+    maps.patch("stall", &PatchParams::default(), &keep(Value::Null)).await?;
+
+    copy("manifests/stall.yaml")?;
+    let stall = std::fs::read_to_string(changed.join("manifests/stall.yaml"))?.replace("nine", "seven");
+    std::fs::write(changed.join("manifests/stall.yaml"), stall)?;
+    ensure!(compare(0)?.is_empty());
+    fleet("namespaceLabels: {team: blue}\n")?;
+    let labelled = compare(1)?;
+    ensure!(
+        labelled.starts_with("--- Namespace market (live)\n+++ Namespace market (bundle)\n")
+            && labelled.contains("+    team: blue\n"),
+        "{labelled}"
+    );
+    Ok(())
+}
+
+async fn definitions_of_a_chart_are_compared_and_not_counted(
+    world: &World,
+    units: &Units,
+) -> anyhow::Result<()> {
+    let folder = world.dir().join("signs");
+    std::fs::create_dir_all(folder.join("crds"))?;
+    std::fs::create_dir_all(folder.join("templates"))?;
+    std::fs::write(folder.join("fleet.yaml"), "defaultNamespace: market\n")?;
+    std::fs::write(folder.join("Chart.yaml"), "{apiVersion: v2, name: signs, version: 1.0.0}\n")?;
+    std::fs::write(
+        folder.join("templates/sign.yaml"),
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: sign}, data: {word: open}}\n",
+    )?;
+    let definition = |field: &str| {
+        let text = format!(
+            "apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {{name: signs.market.example}}
+spec:
+  group: market.example
+  scope: Namespaced
+  names: {{kind: Sign, plural: signs}}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {{openAPIV3Schema: {{type: object, properties: {{{field}: {{type: string}}}}}}}}
+"
+        );
+        std::fs::write(folder.join("crds/sign.yaml"), text)
+    };
+    let folder_text = folder.display().to_string();
+    definition("word")?;
+    let planned = run_below(world, &["diff", &folder_text], 1)?;
+    ensure!(
+        planned.contains("+++ CustomResourceDefinition signs.market.example (bundle)")
+            && !planned.contains("# not applied"),
+        "{planned}"
+    );
+    run(world, &["apply", &folder_text], "", 0)?;
+    units.until_ready(["signs"], BOUND).await?;
+    ensure!(run_below(world, &["diff", &folder_text], 0)?.is_empty());
+    definition("letters")?;
+    let told = run_below(world, &["diff", &folder_text], 0)?;
+    ensure!(told.starts_with("# not applied: crds/ are installed once, where they are absent\n"), "{told}");
+    ensure!(told.contains("letters:"), "{told}");
+    run(world, &["delete", "signs"], "", 0)?;
     Ok(())
 }
 

@@ -19,6 +19,8 @@ mod tools;
 
 #[path = "fidelity/helm.rs"]
 mod helm;
+#[path = "fidelity/printed.rs"]
+mod printed;
 
 use cases::Case;
 use cluster::Nothing;
@@ -44,6 +46,30 @@ async fn charts_render_as_the_real_helm_renders_them() {
     }
     assert!(faults.is_empty(), "{}", faults.join("\n\n"));
     assert_eq!(engine.restarts(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_hold_what_gos_writer_prints_of_what_helm_renders_byte_for_byte() {
+    let tools = Tools::build(&["helm", "kubectl"]).expect("helm and kubectl");
+    let directory = tempfile::tempdir().expect("a directory");
+    let helm = Helm { program: &tools.path("helm"), home: directory.path() };
+    let engine = Engine::start(EngineConfig::default()).expect("cargo has built the engine");
+    let defaults = helm.defaults();
+    let (mut faults, mut texts) = (Vec::new(), 0);
+    for mut case in Case::all("charts") {
+        case.pack();
+        let title = format!("{}: {}", case.name, case.about);
+        match printed::compare(&engine, &helm, &tools.path("kubectl"), &defaults, case).await {
+            Ok(count) => texts += count,
+            Err(fault) => faults.push(format!("{title}\n{fault}")),
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+    assert!(texts >= 25, "{texts} texts");
+    assert!(printed::is_printed_as("a: b c\nd: e", "a: b\n  c\nd: e"));
+    for other in ["a: b c\nd: f", "a: bc\nd: e", "a: 'b c'\nd: e", "a: b c\nd: e\nf: g"] {
+        assert!(!printed::is_printed_as("a: b c\nd: e", other), "{other}");
+    }
 }
 
 async fn compare(

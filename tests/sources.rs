@@ -2,6 +2,7 @@
 //! Bundles from a real registry and a real chart repository, with TLS by an authority of their own and passwords.
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -340,6 +341,8 @@ async fn deploys(world: &World, harbour: &Harbour) -> anyhow::Result<()> {
     ensure!(deployed["version"] == "1.2.0+b.1" && deployed["greeting"] == "ahoy", "{deployed:?}");
     ensure!(data("stored").await?["word"] == "good");
 
+    what_is_in_no_content_is_rendered_and_compared_too(world)?;
+
     // Files that are not those of the id.
     let other = Bundle { resources: manifest("claimed").resources, ..Bundle::new("corrupt", NAMESPACE) };
     harbour.store(&manifest("bad"), &other.manifest().id()).await?;
@@ -349,5 +352,28 @@ async fn deploys(world: &World, harbour: &Harbour) -> anyhow::Result<()> {
     publish(&other, json!({"ociContents": true}), other.deployment_id()).await?;
     said("corrupt", "invalid or corrupt manifest. Expecting id: ").await?;
     ensure!(!replica.log().contains(PASSWORD), "a password in the log");
+    Ok(())
+}
+
+/// By the command line, which fetches as the agent does.
+fn what_is_in_no_content_is_rendered_and_compared_too(world: &World) -> anyhow::Result<()> {
+    let below = world.downstream.admin_kubeconfig().display().to_string();
+    let run = |verb: &str, unit: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flotilla"));
+        command.args([verb, unit, "--namespace", &world.registration.cluster_namespace]);
+        command.args(["--downstream-kubeconfig", &below]);
+        command.env("KUBECONFIG", world.upstream.admin_kubeconfig());
+        let output = command.output().context("running flotilla")?;
+        let (out, err) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+        ensure!(output.status.success(), "{verb} {unit}: {out}{err}");
+        ensure!(!format!("{out}{err}").contains(PASSWORD), "a password is told");
+        Ok(out)
+    };
+    for (unit, word) in [("bd/chart", "greeting: ahoy"), ("bd/stored", "word: good")] {
+        let rendered = run("render", unit)?;
+        ensure!(rendered.contains(word), "{rendered}");
+        let changes = run("diff", unit)?;
+        ensure!(changes.is_empty(), "what is deployed does not differ: {changes}");
+    }
     Ok(())
 }

@@ -30,6 +30,7 @@ pub(super) use correct::is_correctable;
 pub use error::AttemptError;
 pub use foresee::{Outlook, Prospect, foresee};
 use late::Late;
+pub use load::Files;
 pub use outcome::Ended;
 pub(super) use place::kinds_of;
 

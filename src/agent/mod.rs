@@ -38,5 +38,5 @@ mod start;
 mod surroundings;
 mod waiting;
 
-pub use attempt::{AttemptError, Outlook, Prospect, foresee};
+pub use attempt::{AttemptError, Files, Outlook, Prospect, foresee};
 pub use start::{AgentError, run};

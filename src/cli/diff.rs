@@ -5,7 +5,6 @@ use std::{collections::HashSet, io::Write};
 
 use chrono::{DateTime, Utc};
 use clap::Args;
-use serde_json::Value;
 
 use super::{
     changes::difference,
@@ -18,12 +17,17 @@ use crate::{
     api,
     downstream::{
         Downstream,
-        apply::{self, Owner},
-        objects::{Identity, is_kept},
-        release::{Operation, Record, Release, operation, standing, unaccounted},
+        apply::{self, ApplyError, Owner, Preview},
+        namespace::Forced,
+        objects::Identity,
+        prune,
+        release::{Operation, Record, Release, deployed, operation, standing, unaccounted},
     },
     render::{Hook, Object, parse_hooks, parse_manifest},
 };
+
+/// Why an object of `crds/` stays as it is.
+const ONCE: &str = "crds/ are installed once, where they are absent";
 
 /// Flags of `flotilla diff`.
 #[derive(Debug, Args)]
@@ -65,55 +69,122 @@ async fn compare(
             "--downstream-kubeconfig is needed: the cluster below says what would change".to_owned(),
         ));
     };
-    let units = unit::read(&verb.unit, &verb.cluster, warn).await?;
+    // Which kinds have namespaces decides which object is which.
+    let served = below.kinds.refresh().await;
+    served.map_err(CliError::failed("ask the downstream cluster what it serves"))?;
     let engine = render::engine()?;
+    let units = unit::read(&verb.unit, &verb.cluster, &engine, warn).await?;
     let inputs = Inputs { engine: &engine, below: Some(&below), flags: &verb.unit };
     let mut differs = false;
     for unit in &units {
-        for text in differences(&inputs, &below, unit).await? {
-            differs = true;
-            output::write(out, &text)?;
+        if !unit.bd.options().downstream_resources.is_empty() {
+            warn(&format!("bundle {}: the copies of downstreamResources are not compared", unit.name()));
+        }
+        let found = differences(&inputs, &below, unit).await?;
+        differs |= found.differs;
+        for text in &found.texts {
+            output::write(out, text)?;
         }
     }
     Ok(differs)
 }
 
-async fn differences(inputs: &Inputs<'_>, below: &Downstream, unit: &Unit) -> Result<Vec<String>, CliError> {
+/// What is printed of one unit, and whether a deployment would do any of it.
+#[derive(Default)]
+struct Found {
+    texts: Vec<String>,
+    differs: bool,
+}
+
+impl Found {
+    fn add(&mut self, difference: Option<String>) {
+        self.differs |= difference.is_some();
+        self.texts.extend(difference);
+    }
+}
+
+async fn differences(inputs: &Inputs<'_>, below: &Downstream, unit: &Unit) -> Result<Found, CliError> {
     let (rendered, history) = unit::rendered(inputs, unit).await?;
     let (options, name) = (unit.bd.options(), unit.name());
+    let comparing = format!("compare bundle {name}");
     let namespace = api::release_namespace(&options).to_owned();
     let release = api::release_name(&name, &options);
-    let earlier = earlier(inputs, &history, &name).await?;
-    let previous = Identity::of_all(&earlier, &below.kinds, &namespace);
+    let operation = operation(&history);
+    let helm = options.helm.as_ref();
+    // As the agent: what a failed revision lists may be another's, and is looked at again only to be pruned.
+    let owned = objects_of(inputs, deployed(&history), &name).await?;
+    let earlier = objects_of(inputs, unaccounted(&history), &name).await?;
+    let previous = Identity::of_all(&owned, &below.kinds, &namespace);
     let owner = Owner {
         namespace: &namespace,
         name: &release,
-        upgrade: operation(&history) == Operation::Upgrade,
-        replace: options.helm.as_ref().is_some_and(|helm| helm.force),
-        take_ownership: options.helm.as_ref().is_some_and(|helm| helm.take_ownership),
+        upgrade: operation == Operation::Upgrade,
+        replace: helm.is_some_and(|helm| helm.force)
+            || options.correct_drift.as_ref().is_some_and(|drift| drift.force),
+        take_ownership: helm.is_some_and(|helm| helm.take_ownership),
         overwrites: &options.overwrites,
         previous: &previous,
     };
-    let crds: &[Object] = match operation(&history) {
-        Operation::Install => &rendered.crds,
-        Operation::Upgrade | Operation::Rollback { .. } => &[],
+    let mut found = Found::default();
+    let makes = |object: &Object| object.kind == "Namespace" && object.name == namespace;
+    let forced = Forced {
+        labels: options.namespace_labels.as_ref(),
+        annotations: options.namespace_annotations.as_ref(),
     };
-    let all: Vec<Object> = crds.iter().chain(&rendered.objects).cloned().collect();
-    let mut found = Vec::new();
-    for object in &all {
-        let seen = apply::preview(below, &owner, &all, object).await;
-        let seen = seen.map_err(CliError::failed(format!("compare bundle {name}")))?;
-        found.extend(difference(&seen.object, "live", seen.before.as_ref(), Some(&seen.after)));
+    let made = options.create_namespace.unwrap_or(true) && !rendered.objects.iter().any(makes);
+    if let Some((before, after)) =
+        forced.would_be(below, &namespace, made).await.map_err(CliError::failed(&*comparing))?
+    {
+        found.add(difference(&format!("Namespace {namespace}"), "live", before.as_ref(), Some(&after)));
     }
-    let kept: HashSet<Identity> = Identity::of_all(&all, &below.kinds, &namespace);
-    for object in &earlier {
-        let identity = Identity::of(object, &below.kinds, &namespace);
-        if !kept.contains(&identity) && !is_kept(object) {
-            found.extend(removal(below, object, &identity).await?);
+    definitions(below, &rendered.crds, operation, &mut found).await.map_err(CliError::failed(&*comparing))?;
+    let to_come: &[Object] = if operation == Operation::Install { &rendered.crds } else { &[] };
+    let all: Vec<Object> = to_come.iter().chain(&rendered.objects).cloned().collect();
+    for object in &rendered.objects {
+        let seen =
+            apply::preview(below, &owner, &all, object).await.map_err(CliError::failed(&*comparing))?;
+        found.add(difference(&seen.object, "live", seen.before.as_ref(), Some(&seen.after)));
+    }
+    let kept: HashSet<Identity> = Identity::of_all(&rendered.objects, &below.kinds, &namespace);
+    let gone = prune::would_go(below, (&namespace, &release), &earlier, &kept)
+        .await
+        .map_err(CliError::failed(&*comparing))?;
+    for (identity, live) in gone {
+        let title = output::place(&identity.kind, &identity.namespace, &identity.name);
+        found.add(difference(&title, "live", Some(&live), None));
+    }
+    for change in hooks(inputs, &history, &rendered.hooks, &name).await? {
+        found.add(Some(change));
+    }
+    Ok(found)
+}
+
+/// The objects of `crds/`: a first install makes those that are absent. What else differs is told and not counted.
+async fn definitions(
+    below: &Downstream,
+    crds: &[Object],
+    operation: Operation,
+    found: &mut Found,
+) -> Result<(), ApplyError> {
+    for crd in crds {
+        let seen = match apply::preview_crd(below, crd).await {
+            Ok(seen) => seen,
+            // An object of a kind that stands in crds/, too.
+            Err(ApplyError::Kind { .. }) if operation == Operation::Install => Preview {
+                object: output::place(&crd.kind, &crd.namespace, &crd.name),
+                before: None,
+                after: crd.value.clone(),
+            },
+            Err(error) => return Err(error),
+        };
+        let change = difference(&seen.object, "live", seen.before.as_ref(), Some(&seen.after));
+        if operation == Operation::Install && seen.before.is_none() {
+            found.add(change);
+        } else {
+            found.texts.extend(change.map(|change| format!("# not applied: {ONCE}\n{change}")));
         }
     }
-    found.extend(hooks(inputs, &history, &rendered.hooks, &name).await?);
-    Ok(found)
+    Ok(())
 }
 
 /// What changes of the hooks since the revision that stands. They come and go, so the cluster cannot tell.
@@ -146,38 +217,19 @@ fn hook_changes(stored: &[Hook], wanted: &[Hook]) -> Vec<String> {
     found
 }
 
-/// The objects of the revisions that may be live, each once.
-async fn earlier(inputs: &Inputs<'_>, history: &[Record], name: &str) -> Result<Vec<Object>, CliError> {
+/// The objects that these revisions list, the oldest first.
+async fn objects_of(
+    inputs: &Inputs<'_>,
+    records: impl IntoIterator<Item = &Record>,
+    name: &str,
+) -> Result<Vec<Object>, CliError> {
     let mut objects: Vec<Object> = Vec::new();
-    for record in unaccounted(history) {
+    for record in records {
         let Ok(release) = &record.release else { continue };
         let read = parse_manifest(inputs.engine, &release.manifest).await;
-        let read =
-            read.map_err(CliError::failed(format!("read revision {} of bundle {name}", record.revision)))?;
-        for object in read {
-            let same = |other: &Object| {
-                (&other.api_version, &other.kind, &other.namespace, &other.name)
-                    == (&object.api_version, &object.kind, &object.namespace, &object.name)
-            };
-            if !objects.iter().any(same) {
-                objects.push(object);
-            }
-        }
+        objects.extend(
+            read.map_err(CliError::failed(format!("read revision {} of bundle {name}", record.revision)))?,
+        );
     }
     Ok(objects)
-}
-
-/// What an earlier revision has and this one no longer: removed, if it is there.
-async fn removal(
-    below: &Downstream,
-    object: &Object,
-    identity: &Identity,
-) -> Result<Option<String>, CliError> {
-    let Ok(kind) = below.kinds.resolve(&object.api_version, &object.kind).await else { return Ok(None) };
-    let title = output::place(&identity.kind, &identity.namespace, &identity.name);
-    match below.server.get::<Value>(&kind.path(&identity.namespace, &identity.name)).await {
-        Ok(live) => Ok(difference(&title, "live", Some(&live), None)),
-        Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(CliError::failed(format!("read {title}"))(error)),
-    }
 }

@@ -58,9 +58,9 @@ pub async fn run(
     warn: &dyn Fn(&str),
     now: DateTime<Utc>,
 ) -> Result<(), CliError> {
-    let units = unit::read(&verb.unit, &verb.cluster, warn).await?;
-    let below = downstream(&verb.downstream, now).await?;
     let engine = engine()?;
+    let units = unit::read(&verb.unit, &verb.cluster, &engine, warn).await?;
+    let below = downstream(&verb.downstream, now).await?;
     let inputs = Inputs { engine: &engine, below: below.as_ref(), flags: &verb.unit };
     let blind = |unit: &unit::Unit| render::has_templates(&unit.manifest, &unit.bd.options());
     if below.is_none() && units.iter().any(blind) {

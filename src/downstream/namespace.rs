@@ -184,6 +184,36 @@ impl Forced<'_> {
         }
     }
 
+    /// The live namespace (`None`: it is not there) and how it is to be; nothing if that is how it is. `made` says
+    /// whether a deployment makes one that is missing. Only read.
+    ///
+    /// # Errors
+    /// It could not be read under this identity.
+    pub async fn would_be(
+        &self,
+        ctx: &Downstream,
+        namespace: &str,
+        made: bool,
+    ) -> Result<Option<(Option<Value>, Value)>, NamespaceError> {
+        let live = match ctx.server.get::<Value>(&path(namespace)).await {
+            Ok(live) => live,
+            Err(error) if error.is_not_found() => {
+                let mut metadata = self.of_new(namespace);
+                metadata["name"] = namespace.into();
+                let new = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
+                return Ok(made.then_some((None, new)));
+            }
+            Err(source) => return Err(NamespaceError::of("get", namespace, source)),
+        };
+        let meta: LiveMeta = serde_json::from_value(live["metadata"].clone()).unwrap_or_default();
+        Ok(self.changes(&meta).map(|(labels, annotations)| {
+            let mut after = live.clone();
+            after["metadata"]["labels"] = pairs(labels);
+            after["metadata"]["annotations"] = pairs(annotations);
+            (Some(live), after)
+        }))
+    }
+
     /// Makes the live namespace as it is to be; whether it was written.
     ///
     /// # Errors
@@ -321,6 +351,30 @@ mod tests {
             chain(&permit(&server, "ns", &wanted).await.unwrap_err()),
             "invalid AllowedTargetNamespaceSelector: \"Like\" is not a valid label selector operator"
         );
+    }
+
+    #[tokio::test]
+    async fn how_a_namespace_would_be_is_told_without_a_write() {
+        let labels = map(&[("team", "blue")]);
+        let forced = Forced { labels: Some(&labels), annotations: None };
+        let asked = async |exchange: Exchange, forced: Forced<'_>, made: bool| {
+            let (server, script) = scripted(vec![exchange]);
+            let found = forced.would_be(&context(server), "ns", made).await.unwrap();
+            script.finished().await;
+            found
+        };
+        let (before, after) = asked(Exchange::get(PATH).answers(live("1")), forced, true).await.unwrap();
+        assert_eq!(before, Some(live("1")));
+        assert_eq!(
+            after["metadata"]["labels"],
+            json!({NAME_LABEL: "ns", "team": "blue", "pod-security.kubernetes.io/warn": "restricted"})
+        );
+        assert_eq!(after["metadata"]["annotations"], json!({"old": "note"}));
+        let (before, after) = asked(Exchange::get(PATH).missing(), forced, true).await.unwrap();
+        assert_eq!((before, &after["metadata"]["labels"]), (None, &json!({"team": "blue"})));
+        assert_eq!(asked(Exchange::get(PATH).missing(), forced, false).await, None);
+        let nothing = Forced { labels: None, annotations: None };
+        assert_eq!(asked(Exchange::get(PATH).answers(live("1")), nothing, true).await, None);
     }
 
     #[tokio::test]

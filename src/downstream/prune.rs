@@ -9,13 +9,15 @@ use std::{
     sync::Arc,
 };
 
+use serde_json::Value;
+
 use super::{
     Downstream,
     completion::held_by,
     fence::Fence,
     kinds::Kind,
     objects::{Identity, Place},
-    removal::{Fate, Judge, RemovalError, Removed, Right, remove_listed, remove_one},
+    removal::{self, Fate, Judge, RemovalError, Removed, Right, remove_listed, remove_one},
     server::{LiveMeta, push_segment},
 };
 use crate::{
@@ -36,11 +38,28 @@ pub async fn prune<'o>(
     keep: &HashSet<Identity>,
 ) -> Result<Vec<Removed>, RemovalError> {
     let gone = old.into_iter().filter(|object| !keep.contains(&Identity::of(object, &ctx.kinds, namespace)));
-    let judge = |live: &LiveMeta| match live.release() {
-        Some(release) if release == (namespace, name) => live.is_kept().then_some(Fate::Kept),
-        Some(_) | None => Some(Fate::NotOurs),
-    };
+    let judge = |live: &LiveMeta| judged((namespace, name), live);
     remove_listed(ctx, Right::Claim(fence), namespace, gone, &judge).await
+}
+
+/// The live objects that [`prune`] would delete. Only read, so without a claim; what a replica that was taken over may
+/// have left is not among them.
+pub async fn would_go<'o>(
+    ctx: &Downstream,
+    (namespace, name): (&str, &str),
+    old: impl IntoIterator<Item = &'o Object>,
+    keep: &HashSet<Identity>,
+) -> Result<Vec<(Identity, Value)>, RemovalError> {
+    let gone = old.into_iter().filter(|object| !keep.contains(&Identity::of(object, &ctx.kinds, namespace)));
+    let judge = |live: &LiveMeta| judged((namespace, name), live);
+    removal::would_go(ctx, namespace, gone, &judge).await
+}
+
+fn judged(release: (&str, &str), live: &LiveMeta) -> Option<Fate> {
+    match live.release() {
+        Some(found) if found == release => live.is_kept().then_some(Fate::Kept),
+        Some(_) | None => Some(Fate::NotOurs),
+    }
 }
 
 /// Deletes strays after a takeover: objects with the unit's hash label that an older claim of the same uid stamped, or any
@@ -199,7 +218,7 @@ fn identity(kind: &Kind, live: &LiveMeta) -> Identity {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::downstream::{
@@ -285,6 +304,37 @@ mod tests {
         let mut kept = object("ConfigMap", "c");
         kept.value["metadata"]["annotations"] = json!({keys::RESOURCE_POLICY: "keep"});
         assert_eq!(pruned(vec![], &[kept], &[]).await.unwrap(), [Fate::Kept]);
+    }
+
+    #[tokio::test]
+    async fn what_would_go_is_what_prune_deletes_and_is_only_read() {
+        let old = [object("ConfigMap", "c")];
+        let with = |edit: fn(&mut Value)| {
+            let mut found = live("u/10");
+            edit(&mut found["metadata"]["annotations"]);
+            Exchange::get(PATH).answers(found)
+        };
+        for (answer, goes) in [
+            (with(|_| ()), 1),
+            (with(|a| a[keys::RESOURCE_POLICY] = json!("keep")), 0),
+            (with(|a| a[keys::RELEASE_NAME] = json!("other")), 0),
+            (with(|a| *a = json!({})), 0),
+            (Exchange::get(PATH).missing(), 0),
+        ] {
+            let (server, script) = scripted(vec![answer]);
+            let found = would_go(&context(server), ("ns", "app"), &old, &HashSet::new()).await.unwrap();
+            assert_eq!(found.len(), goes);
+            script.finished().await;
+        }
+        // The last listing says whether it is kept.
+        let mut kept = object("ConfigMap", "c");
+        kept.value["metadata"]["annotations"] = json!({keys::RESOURCE_POLICY: "keep"});
+        let (server, script) = scripted(vec![]);
+        let listed = [old[0].clone(), kept];
+        assert!(
+            would_go(&context(server), ("ns", "app"), &listed, &HashSet::new()).await.unwrap().is_empty()
+        );
+        script.finished().await;
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use futures::{StreamExt, stream::FuturesUnordered};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -191,15 +192,7 @@ pub(super) async fn remove_listed<'o>(
     listed: impl IntoIterator<Item = &'o Object>,
     judge: Judge<'_>,
 ) -> Result<Vec<Removed>, RemovalError> {
-    let mut last: HashMap<Identity, &Object> = HashMap::new();
-    for object in listed {
-        last.insert(Identity::of(object, &ctx.kinds, release_namespace), object);
-    }
-    let mut listed: Vec<(Identity, &Object)> = last.into_iter().collect();
-    listed.sort_by(|(a, _), (b, _)| {
-        let rank = |identity: &Identity| install_order(&identity.kind);
-        rank(b).cmp(&rank(a)).then_with(|| b.kind.cmp(&a.kind)).then_with(|| a.name.cmp(&b.name))
-    });
+    let listed = in_order(ctx, release_namespace, listed);
     let mut removed = Vec::with_capacity(listed.len());
     for group in listed.chunk_by(|(a, _), (b, _)| a.kind == b.kind && a.group == b.group) {
         let mut waiting = group.iter();
@@ -228,6 +221,57 @@ pub(super) async fn remove_listed<'o>(
     Ok(removed)
 }
 
+/// Each object once, by its last listing, in reverse install order.
+fn in_order<'o>(
+    ctx: &Downstream,
+    release_namespace: &str,
+    listed: impl IntoIterator<Item = &'o Object>,
+) -> Vec<(Identity, &'o Object)> {
+    let mut last: HashMap<Identity, &Object> = HashMap::new();
+    for object in listed {
+        last.insert(Identity::of(object, &ctx.kinds, release_namespace), object);
+    }
+    let mut listed: Vec<(Identity, &Object)> = last.into_iter().collect();
+    listed.sort_by(|(a, _), (b, _)| {
+        let rank = |identity: &Identity| install_order(&identity.kind);
+        rank(b).cmp(&rank(a)).then_with(|| b.kind.cmp(&a.kind)).then_with(|| a.name.cmp(&b.name))
+    });
+    listed
+}
+
+/// The live objects that [`remove_listed`] would delete, in its order. Only read.
+pub(super) async fn would_go<'o>(
+    ctx: &Downstream,
+    release_namespace: &str,
+    listed: impl IntoIterator<Item = &'o Object>,
+    judge: Judge<'_>,
+) -> Result<Vec<(Identity, Value)>, RemovalError> {
+    let mut found = Vec::new();
+    for (identity, object) in in_order(ctx, release_namespace, listed) {
+        if stays(object) {
+            continue;
+        }
+        let Some(kind) = served(ctx, object).await? else { continue };
+        let namespace = namespace_of(&kind, &object.namespace, release_namespace);
+        let place = Place { kind: &kind, namespace, name: &object.name };
+        let live = match ctx.agent.get::<Value>(&place.path()).await {
+            Ok(live) => live,
+            Err(error) if error.is_not_found() => continue,
+            Err(source) => return Err(RemovalError::Refused { object: place.to_string(), source }),
+        };
+        let meta: LiveMeta = serde_json::from_value(live["metadata"].clone()).unwrap_or_default();
+        if judge(&meta).is_none() {
+            found.push((identity, live));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a listing alone says that nothing is deleted.
+fn stays(object: &Object) -> bool {
+    is_kept(object) || !is_askable(&object.name)
+}
+
 async fn decide(
     ctx: &Downstream,
     right: Right<'_>,
@@ -235,7 +279,7 @@ async fn decide(
     object: &Object,
     judge: Judge<'_>,
 ) -> Result<(Fate, Option<Gone>), RemovalError> {
-    if is_kept(object) || !is_askable(&object.name) {
+    if stays(object) {
         return Ok((Fate::Kept, None));
     }
     let Some(kind) = served(ctx, object).await? else { return Ok((Fate::NoKind, None)) };

@@ -375,6 +375,25 @@ mod tests {
         script.finished().await;
     }
 
+    #[test]
+    fn either_of_the_deployed_and_the_newest_revision_keeps() {
+        let told = |revision, status: &str, keeps: &str| {
+            record(revision, status).annotated(keys::KEEP_RESOURCES, keeps).stored()
+        };
+        for (deployed, newest, kept) in
+            [("true", "false", true), ("false", "true", true), ("false", "false", false)]
+        {
+            let history = [
+                told(1, "superseded", "true"),
+                told(2, "deployed", deployed),
+                told(3, "failed", "true"),
+                told(4, "failed", newest),
+            ];
+            assert_eq!(keeps_resources(&history), kept, "deployed {deployed}, newest {newest}");
+        }
+        assert!(!keeps_resources(&[]));
+    }
+
     #[tokio::test]
     async fn of_two_replicas_one_loses_the_guard() {
         let theirs = record(2, "uninstalling").guarded("other/x").secret();

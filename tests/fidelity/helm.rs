@@ -13,6 +13,8 @@ pub type Found = (String, Value);
 pub struct Release {
     pub manifests: Vec<Found>,
     pub hooks: Vec<Found>,
+    /// The manifests as helm wrote them.
+    pub texts: Vec<String>,
     pub notes: String,
     /// Not from `template`.
     pub chart: Option<Value>,
@@ -64,6 +66,7 @@ impl Helm<'_> {
         Ok(Release {
             manifests: read(engine, manifests(&text(&release["manifest"]))).await,
             hooks: read(engine, hooks).await,
+            texts: manifests(&text(&release["manifest"])).into_iter().map(|(_, text)| text).collect(),
             notes: text(&release["info"]["notes"]),
             chart: Some(release["chart"].clone()),
         })

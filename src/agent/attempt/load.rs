@@ -48,6 +48,20 @@ pub(super) struct Source<'a> {
     pub engine: &'a Engine,
 }
 
+/// Where a unit's files are.
+pub struct Files<'a> {
+    /// The unit.
+    pub object: &'a BundleDeployment,
+    /// Its options.
+    pub options: &'a BundleDeploymentOptions,
+    /// The deployment id.
+    pub deployment: &'a str,
+    /// Contents and Secrets come from there.
+    pub upstream: &'a Upstream,
+    /// Fetches what is in no Content.
+    pub sources: &'a Sources,
+}
+
 /// Everything that is rendered.
 pub(super) struct Inputs {
     manifest: Arc<Manifest>,
@@ -153,8 +167,18 @@ impl Source<'_> {
             .map_err(AttemptError::Values)
     }
 
-    /// The files, from one of three places, in Fleet's order.
     async fn manifest(&self) -> Result<Arc<Manifest>, AttemptError> {
+        let Self { object, options, deployment, upstream, sources, .. } = *self;
+        Files { object, options, deployment, upstream, sources }.manifest().await
+    }
+}
+
+impl Files<'_> {
+    /// The files, from one of three places, in Fleet's order.
+    ///
+    /// # Errors
+    /// They cannot be read, or are not those of the id.
+    pub async fn manifest(&self) -> Result<Arc<Manifest>, AttemptError> {
         let spec = &self.object.spec;
         // Empty for a HelmOp, which names its chart instead.
         let id = DeploymentId::parse(self.deployment).manifest_id;

@@ -4,6 +4,8 @@
 
 mod render;
 
+use std::sync::Arc;
+
 use clap::Args;
 use kube::{Api, ResourceExt};
 
@@ -16,9 +18,10 @@ use super::{
     source,
 };
 use crate::{
-    api::{BundleDeployment, Content, DeploymentId, manifest::Manifest},
-    render::values,
-    upstream::Upstream,
+    agent::Files,
+    api::{BundleDeployment, DeploymentId, manifest::Manifest},
+    render::{engine::Engine, values},
+    upstream::{Upstream, sources::Sources},
 };
 
 /// Beginnings of an argument that names a BundleDeployment, `flotilla get -o name`'s among them.
@@ -47,7 +50,7 @@ pub struct Unit {
     /// As it stands, or as `flotilla apply` would write it.
     pub bd: BundleDeployment,
     /// Its files.
-    pub manifest: Manifest,
+    pub manifest: Arc<Manifest>,
     /// The values of its Secret, where it has one.
     pub values: Option<serde_json::Map<String, serde_json::Value>>,
 }
@@ -59,14 +62,15 @@ impl Unit {
     }
 }
 
-/// Reads the units chosen. `warn` gets sentences for standard error.
+/// Reads the units chosen, wherever their files are. `warn` gets sentences for standard error.
 pub async fn read(
     flags: &UnitFlags,
     cluster: &ClusterFlags,
+    engine: &Engine,
     warn: &dyn Fn(&str),
 ) -> Result<Vec<Unit>, CliError> {
     if let Some(name) = existing(&flags.source) {
-        return Ok(vec![standing(name, cluster).await?]);
+        return Ok(vec![standing(name, cluster, engine).await?]);
     }
     let source = source::read(&flags.source)?;
     for warning in &source.warnings {
@@ -80,7 +84,8 @@ pub async fn read(
     let additions = Additions { namespace, name: flags.name.clone(), ..Additions::default() };
     let units = source.bundles.iter().map(|bundle| {
         let bd = plan::plan(bundle, &additions)?.bundle_deployment;
-        Ok(Unit { bd, manifest: Manifest { resources: bundle.spec.resources.clone() }, values: None })
+        let manifest = Arc::new(Manifest { resources: bundle.spec.resources.clone() });
+        Ok(Unit { bd, manifest, values: None })
     });
     units.collect()
 }
@@ -89,7 +94,7 @@ fn existing(source: &str) -> Option<&str> {
     PREFIXES.iter().find_map(|prefix| source.strip_prefix(prefix)).filter(|name| !name.is_empty())
 }
 
-async fn standing(name: &str, cluster: &ClusterFlags) -> Result<Unit, CliError> {
+async fn standing(name: &str, cluster: &ClusterFlags, engine: &Engine) -> Result<Unit, CliError> {
     let namespace = cluster.namespace()?;
     let client = cluster.client().await?;
     let api: Api<BundleDeployment> = Api::namespaced(client.clone(), &namespace);
@@ -97,24 +102,25 @@ async fn standing(name: &str, cluster: &ClusterFlags) -> Result<Unit, CliError> 
     let Some(bd) = api.get_opt(name).await.map_err(CliError::server(getting))? else {
         return Err(CliError::Refused(format!("bundledeployments.fleet.cattle.io \"{name}\" not found")));
     };
-    let refused = |why: &str| Err(CliError::Refused(format!("bundle {name}: {why}")));
-    if bd.spec.oci_contents || bd.spec.helm_chart_options.is_some() {
-        return refused(
-            "its files are not in the management cluster (a HelmOp, or contents in an OCI registry)",
-        );
-    }
     let id = DeploymentId::parse(&bd.spec.deployment_id).manifest_id;
-    if id.is_empty() {
-        return refused("it has no deployment id yet");
+    // A HelmOp names its chart instead.
+    if bd.spec.deployment_id.is_empty() || (id.is_empty() && bd.spec.helm_chart_options.is_none()) {
+        return Err(CliError::Refused(format!("bundle {name}: it has no deployment id yet")));
     }
-    let contents: Api<Content> = Api::all(client.clone());
-    let content = contents.get(&id).await.map_err(CliError::server(format!("get Content {id}")))?;
-    let manifest =
-        Manifest::from_content(&content).map_err(|source| CliError::Content { name: id, source })?;
+    let upstream = Upstream::with_client(client, namespace);
+    let files = Files {
+        object: &bd,
+        options: &bd.options(),
+        deployment: &bd.spec.deployment_id,
+        upstream: &upstream,
+        sources: &Sources::new(engine.clone()),
+    };
+    let manifest = files.manifest().await;
+    let manifest = manifest.map_err(CliError::failed(format!("read the files of bundle {name}")))?;
     let values = if bd.spec.values_hash.is_empty() {
         None
     } else {
-        let secret = Upstream::with_client(client, namespace).values_secret(name).await;
+        let secret = upstream.values_secret(name).await;
         let secret = secret.map_err(CliError::failed(format!("read the values of bundle {name}")))?;
         let values = values::of_secret(&secret, &bd.spec.values_hash);
         Some(values.map_err(CliError::failed(format!("read the values of bundle {name}")))?)

@@ -17,7 +17,7 @@ use std::{collections::HashSet, sync::Arc};
 use futures::{StreamExt, stream::FuturesUnordered};
 use serde_json::Value;
 
-pub use preview::{Preview, preview};
+pub use preview::{Preview, preview, preview_crd};
 
 use super::{
     Downstream,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{ApplyError, CREATE_ONLY, Owner, body, body::Overlay, is_defined, ownership};
+use super::{ApplyError, CREATE_ONLY, Owner, body, body::Overlay, is_defined, kind_of, ownership};
 use crate::{
     api::keys,
     downstream::{
@@ -70,7 +70,7 @@ pub async fn preview(
             let operation = if owner.upgrade { "update" } else { "install" };
             return Err(ApplyError::Foreign { operation, object: title(&place), reason });
         }
-        match dry_run(ctx, owner, object, &place, before.as_ref()).await {
+        match dry_run(ctx, Some((owner.name, owner.namespace)), object, &place, before.as_ref()).await {
             Ok(after) => return Ok(Preview { object: title(&place), before, after }),
             Err(source) if source.is_missing_namespace(namespace) && before.is_none() => {
                 return Ok(Preview { object: title(&place), before, after: object.value.clone() });
@@ -85,6 +85,22 @@ pub async fn preview(
     Err(ApplyError::Busy { object: place.to_string() })
 }
 
+/// Asks for an object of `crds/`: as a first install makes it where it is absent, else as it would be if it were applied,
+/// which nothing does.
+///
+/// # Errors
+/// The cluster cannot be asked.
+pub async fn preview_crd(ctx: &Downstream, crd: &Object) -> Result<Preview, ApplyError> {
+    let kind = kind_of(ctx, crd).await?;
+    let namespace = if kind.namespaced { crd.namespace.as_str() } else { "" };
+    let place = Place { kind: &kind, namespace, name: &crd.name };
+    let before = live(ctx, &place).await?;
+    match dry_run(ctx, None, crd, &place, before.as_ref()).await {
+        Ok(after) => Ok(Preview { object: title(&place), before, after }),
+        Err(source) => Err(ApplyError::Refused { object: place.to_string(), source }),
+    }
+}
+
 /// The live object at a place; `None` when there is none.
 async fn live(ctx: &Downstream, place: &Place<'_>) -> Result<Option<Value>, ApplyError> {
     match ctx.server.get::<Value>(&place.path()).await {
@@ -96,14 +112,14 @@ async fn live(ctx: &Downstream, place: &Place<'_>) -> Result<Option<Value>, Appl
 
 async fn dry_run(
     ctx: &Downstream,
-    owner: &Owner<'_>,
+    release: Option<(&str, &str)>,
     object: &Object,
     place: &Place<'_>,
     before: Option<&Value>,
 ) -> Result<Value, RequestError> {
     let meta = before.map(meta);
     let overlay = Overlay {
-        release: Some((owner.name, owner.namespace)),
+        release,
         // The live one: a stamp is no change.
         stamp: meta
             .as_ref()
