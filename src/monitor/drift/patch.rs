@@ -22,20 +22,23 @@ pub(super) fn restoring(desired: &Value, live: &Value, predicted: &Value) -> Opt
         if wanted.is_null() {
             continue;
         }
-        let told = |state: &'_ Map<String, Value>| state.get(key).filter(|value| !value.is_null()).cloned();
-        let change = match (told(live), told(predicted)) {
+        let change = match (told(live, key), told(predicted, key)) {
             (None, None) => None,
             (Some(found), Some(right)) if found == right => None,
-            (Some(found), Some(right)) => restoring(wanted, &found, &right),
+            (Some(found), Some(right)) => restoring(wanted, found, right),
             // An empty map may be all that there is to say: `emptyDir: {}`. An empty list is as good as none.
-            (None, Some(right)) => (right.is_object() || !is_void(&right)).then_some(right),
-            (Some(found), None) => (!is_void(&found)).then_some(Value::Null),
+            (None, Some(right)) => (right.is_object() || !is_void(right)).then(|| right.clone()),
+            (Some(found), None) => (!is_void(found)).then_some(Value::Null),
         };
         if let Some(change) = change {
             patch.insert(key.clone(), change);
         }
     }
     (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+fn told<'v>(state: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
+    state.get(key).filter(|value| !value.is_null())
 }
 
 /// Takes out of what is wanted the maps and lists that are empty only because nothing that was in them is compared.
