@@ -296,7 +296,7 @@ pub const FOREIGN: &[(&str, &str, &str, &str, &str, &str)] = &[
         "rbac.authorization.k8s.io/v1/Role",
         "f14",
         r#"{"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}"#,
-        r#"{"rules":[]}"#,
+        r#"{"rules":null}"#,
     ),
     (
         "volume-source",
