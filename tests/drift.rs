@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use flotilla::api::{CorrectDrift, keys};
+use flotilla::telemetry::events::reason;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ApiResource, DynamicObject, ListParams, PartialObjectMeta, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -16,6 +17,8 @@ use serde_json::{Value, json};
 mod cases;
 #[path = "../dev/harness/mod.rs"]
 mod harness;
+#[path = "drifting/scenes.rs"]
+mod scenes;
 #[path = "drifting/webhook.rs"]
 mod webhook;
 
@@ -64,6 +67,12 @@ async fn story(world: &World) -> anyhow::Result<()> {
     story.foreign_changes_are_reverted().await?;
     story.correction_switched_on_later_acts().await?;
     story.who_contends_is_named().await?;
+    story.it_is_said(reason::DRIFT_CONTENDED, "contended").await?;
+    story.a_correction_that_is_refused_is_told().await?;
+    story.fields_that_others_force_are_taken_back().await?;
+    story.an_injected_authority_stays_while_the_rest_is_corrected().await?;
+    story.a_job_that_has_ended_is_not_run_again().await?;
+    story.replicas_are_ours_again_without_an_autoscaler().await?;
     story.no_secret_value_left_the_cluster()
 }
 
@@ -122,8 +131,17 @@ impl Story {
 
     /// Waits until these and no other patches are told.
     async fn until_patches(&self, name: &str, wanted: &[(&str, &str)]) -> anyhow::Result<()> {
+        self.until_patches_within(name, BOUND, wanted).await
+    }
+
+    async fn until_patches_within(
+        &self,
+        name: &str,
+        bound: Duration,
+        wanted: &[(&str, &str)],
+    ) -> anyhow::Result<()> {
         self.units
-            .until(&format!("{name} to tell {wanted:?}"), BOUND, |live| {
+            .until(&format!("{name} to tell {wanted:?}"), bound, |live| {
                 let status = live.get(name)?.status.as_ref()?;
                 let told: Vec<(&str, &str)> = status
                     .modified_status
@@ -238,7 +256,7 @@ impl Story {
     }
 
     async fn foreign_changes_are_reverted(&self) -> anyhow::Result<()> {
-        let manifest = "{apiVersion: drift.example.test/v1, kind: Boat, metadata: {name: ark}, spec: {size: 3, tags: [a], crew: [{name: x, role: cook}]}}\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: log}, data: {a: '1', b: '2'}}";
+        let manifest = "{apiVersion: drift.example.test/v1, kind: Boat, metadata: {name: ark}, spec: {size: 3, tags: [a], anchor: {}, crew: [{name: x, role: cook}]}}\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: log}, data: {a: '1', b: '2'}}";
         self.publisher
             .publish(&[corrected(Bundle::new("fleet", NAMESPACE).file("case.yaml", yaml(manifest)))])
             .await?;
@@ -248,6 +266,7 @@ impl Story {
             ("drift.example.test/v1/Boat", "ark", json!({"spec": {"size": 4}})),
             ("drift.example.test/v1/Boat", "ark", json!({"spec": {"tags": ["a", "b"]}})),
             ("drift.example.test/v1/Boat", "ark", json!({"spec": {"crew": null}})),
+            ("drift.example.test/v1/Boat", "ark", json!({"spec": {"anchor": null}})),
             ("v1/ConfigMap", "log", json!({"data": {"b": null, "c": "kept"}})),
         ] {
             self.patch(kind, object, patch).await?;
@@ -256,7 +275,10 @@ impl Story {
             self.until_in_line("fleet").await?;
         }
         let boat = self.get("drift.example.test/v1/Boat", "ark").await?;
-        assert_eq!(boat["spec"], json!({"size": 3, "tags": ["a"], "crew": [{"name": "x", "role": "cook"}]}));
+        assert_eq!(
+            boat["spec"],
+            json!({"size": 3, "tags": ["a"], "anchor": {}, "crew": [{"name": "x", "role": "cook"}]})
+        );
         assert_eq!(self.get("v1/ConfigMap", "log").await?["data"], json!({"a": "1", "b": "2", "c": "kept"}));
         let standing = records::standing(&self.client, NAMESPACE).await?;
         let mine: Vec<_> = standing.iter().filter(|(name, _)| name == "fleet").collect();

@@ -8,6 +8,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use futures::{StreamExt, stream};
@@ -15,17 +16,21 @@ use futures::{StreamExt, stream};
 use super::{
     context::Context,
     inbox::Name,
+    monitoring::{AGAIN, PACE},
     plan::{self, Plan, PlanError},
 };
 use crate::{
-    api::{self, BundleDeployment, ComparePatch},
+    api::{self, BundleDeployment, ComparePatch, ModifiedStatus},
     downstream::drift::{self as asked, Drift, Question, Verdict},
     monitor::{Digest, Key, Live, Observed, Owners, drift::Rules},
+    protocol::Time,
     render::{self, Object},
 };
 
 /// Objects of one unit compared at once. Units looked at together have a limit of their own.
 const AT_ONCE: usize = 4;
+/// How long a judgement stands that depends on an autoscaler: no change of that shows in the object it scales.
+const SCALED: Duration = Duration::from_secs(30);
 
 /// What is remembered of the objects of one revision, in the order of its plan.
 #[derive(Debug, Default)]
@@ -53,10 +58,12 @@ struct Check {
     others: u64,
     /// A Job that goes by itself after its end.
     goes: bool,
-    /// It was last seen before its end.
-    unfinished: bool,
+    /// Whether it was last seen before its end; `None` when it was never seen.
+    unfinished: Option<bool>,
     /// The last comparison.
     judged: Option<Judged>,
+    /// It could not be compared, and is not asked about again before then.
+    rests_until: Time,
 }
 
 #[derive(Clone, Debug)]
@@ -64,6 +71,8 @@ struct Judged {
     uid: String,
     owners: Owners,
     drift: Option<Arc<Drift>>,
+    /// Until when it stands; `None` while nobody takes or gives back a field.
+    until: Option<Time>,
 }
 
 impl Check {
@@ -75,10 +84,28 @@ impl Check {
         Self { goes, opaque, ..Self::default() }
     }
 
-    /// Whether it must be compared.
-    fn is_suspicious(&self, live: &Observed) -> bool {
-        let as_judged = |judged: &Judged| judged.uid == live.uid && judged.owners == live.owners;
-        !self.is_whole(live.owners) && !self.judged.as_ref().is_some_and(as_judged)
+    /// In what time it must be compared, if at all.
+    fn due_in(&self, live: &Observed, now: Time) -> Option<Duration> {
+        if self.is_whole(live.owners) {
+            return None;
+        }
+        let as_judged = |judged: &&Judged| judged.uid == live.uid && judged.owners == live.owners;
+        let at = match self.judged.as_ref().filter(as_judged) {
+            Some(judged) => judged.until?,
+            None => Time::default(),
+        };
+        Some(at.max(self.rests_until).saturating_sub(now))
+    }
+
+    /// Notes whether a Job has ended; `live` if it is there and has. What went after its end is not missing. Of one that
+    /// was never seen, only the status may tell that somebody took it away before.
+    fn note_end(&mut self, live: Option<bool>, ended: impl FnOnce() -> bool, missing: impl FnOnce() -> bool) {
+        match live {
+            Some(finished) => self.unfinished = Some(!finished),
+            None if ended() => self.unfinished = Some(false),
+            None if self.unfinished.is_none() && missing() => self.unfinished = Some(true),
+            None => {}
+        }
     }
 
     /// Whether everything of ours is still ours, and so as we wrote it.
@@ -182,19 +209,28 @@ impl<'a> Known<'a> {
     /// Whether an object may be missing: the user says so, or it has done its work.
     pub fn may_miss(&self, key: &Key) -> bool {
         let check = self.index.get(key).and_then(|index| self.checks.list.get(*index));
-        self.rules.may_miss(key) || check.is_some_and(|check| check.goes && !check.unfinished)
+        self.rules.may_miss(key) || check.is_some_and(|check| check.goes && check.unfinished != Some(true))
     }
 }
 
 /// Notes which Jobs have not ended yet: of these, one that vanishes is missing.
-pub(super) fn note_jobs(ctx: &Context, plan: &Plan) {
+pub(super) fn note_jobs(ctx: &Context, object: &BundleDeployment, plan: &Plan) {
+    let told = object.status.as_ref().filter(|status| status.release == plan.release.to_string());
+    let told = told.map_or(&[][..], |status| &status.modified_status);
     for (key, check) in plan.desired.iter().zip(&mut plan.memory.checks().list) {
-        if check.goes
-            && let Some(live) = ctx.live.get(key)
-        {
-            check.unfinished = !live.finished;
+        if check.goes {
+            let live = ctx.live.get(key).map(|live| live.finished);
+            check.note_end(live, || ctx.live.has_ended(key), || is_told_missing(told, key));
         }
     }
+}
+
+fn is_told_missing(told: &[ModifiedStatus], key: &Key) -> bool {
+    told.iter().any(|entry| {
+        entry.missing
+            && (&*entry.api_version, &*entry.kind) == (&*key.api_version, &*key.kind)
+            && (&*entry.namespace, &*entry.name) == (&*key.namespace, &*key.name)
+    })
 }
 
 /// A foreign change that was found, and in which object.
@@ -204,14 +240,18 @@ pub(super) fn found(ctx: &Context, plan: &Plan) -> Option<(Key, Arc<Drift>)> {
     objects.find_map(|(key, check)| Some((key.clone(), check.drift(&*ctx.live.get(key)?)?.clone())))
 }
 
-/// Compares what there is reason to compare. Says whether something changed meanwhile, and is to be looked at again.
+/// Compares what there is reason to compare. Says in what time something is to be looked at again: it changed meanwhile,
+/// could not be compared, or depends on what no watch shows.
 pub(super) async fn look(
     ctx: &Context,
     name: &Name,
     object: &BundleDeployment,
     plan: &Plan,
-) -> Result<bool, PlanError> {
+) -> Result<Option<Duration>, PlanError> {
     let options = object.options();
+    let now = ctx.clock.now();
+    let mut again: Option<Duration> = None;
+    let mut wait = |time: Duration| again = Some(again.map_or(time, |known| known.min(time)));
     let patches = options.diff.as_ref().map_or(&[][..], |diff| &diff.compare_patches);
     let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
     plan.memory.compare_with_record(ctx, &plan.desired);
@@ -227,7 +267,13 @@ pub(super) async fn look(
         };
         let list = plan.desired.iter().zip(&mut checks.list).enumerate();
         list.filter_map(|(index, (key, check))| match live(key) {
-            Some(live) => check.is_suspicious(&live).then_some(index),
+            Some(live) => match check.due_in(&live, now)? {
+                Duration::ZERO => Some(index),
+                later => {
+                    wait(later);
+                    None
+                }
+            },
             None => {
                 check.judged = None;
                 None
@@ -236,7 +282,7 @@ pub(super) async fn look(
         .collect()
     };
     if suspicious.is_empty() {
-        return Ok(false);
+        return Ok(again);
     }
     let objects = plan::objects(ctx, &plan.release).await?;
     let keys = plan::keys(ctx, &objects, &plan.release.namespace).await?;
@@ -248,15 +294,23 @@ pub(super) async fn look(
         .collect();
     let verdicts: Vec<Result<(usize, Verdict), PlanError>> =
         stream::iter(comparisons).buffered(AT_ONCE).collect().await;
-    let (mut again, mut failed) = (false, None);
+    let mut failed = None;
     let mut checks = plan.memory.checks();
     for verdict in verdicts {
         match verdict {
-            Ok((index, Verdict::Judged { uid, owners, drift })) => {
-                let check = &mut checks.list[index];
-                check.judged = Some(Judged { uid, owners, drift: drift.map(Arc::new) });
+            Ok((index, Verdict::Judged { uid, owners, drift, scaled })) => {
+                let until = scaled.then(|| now + SCALED);
+                if scaled {
+                    wait(SCALED);
+                }
+                checks.list[index].judged = Some(Judged { uid, owners, drift: drift.map(Arc::new), until });
             }
-            Ok((_, Verdict::Changed)) => again = true,
+            Ok((_, Verdict::Changed)) => wait(PACE),
+            // What was found before stands.
+            Ok((index, Verdict::Unclear)) => {
+                checks.list[index].rests_until = now + AGAIN;
+                wait(AGAIN);
+            }
             // The first in the order of the plan, so that it is always the same one that is told.
             Err(error) => drop(failed.get_or_insert(error)),
         }
@@ -293,6 +347,7 @@ pub(super) async fn settled(
     let options = object.options();
     let patches = options.diff.as_ref().map_or(&[][..], |diff| &diff.compare_patches);
     let rules = Rules::new(patches);
+    note_jobs(ctx, object, plan);
     let spared: Vec<bool> = {
         let known = Known::of(plan, patches);
         plan.desired.iter().map(|key| known.may_miss(key) && ctx.live.get(key).is_none()).collect()
@@ -352,23 +407,70 @@ mod tests {
         observed
     }
 
+    fn due(check: &Check, owners: Owners) -> bool {
+        check.due_in(&live(owners), Time::default()).is_some()
+    }
+
     #[test]
     fn an_object_is_compared_once_whenever_there_is_reason() {
         let plain = Check { whole: Some(1), ..Check::of(&object(json!({"kind": "Secret", "data": {}}))) };
-        assert!(!plain.is_suspicious(&live(owners(1, 0))));
-        assert!(!plain.is_suspicious(&live(owners(1, 9))), "what others wrote took nothing of ours");
-        assert!(plain.is_suspicious(&live(owners(2, 9))));
-        let judged = |uid: &str| Judged { uid: uid.into(), owners: owners(2, 9), drift: None };
+        assert!(!due(&plain, owners(1, 0)));
+        assert!(!due(&plain, owners(1, 9)), "what others wrote took nothing of ours");
+        assert!(due(&plain, owners(2, 9)));
+        let judged = |uid: &str| Judged { uid: uid.into(), owners: owners(2, 9), drift: None, until: None };
         let compared = Check { judged: Some(judged("u")), ..plain.clone() };
-        assert!(!compared.is_suspicious(&live(owners(2, 9))));
-        assert!(compared.is_suspicious(&live(owners(2, 10))));
-        assert!(Check { judged: Some(judged("v")), ..plain }.is_suspicious(&live(owners(2, 9))));
+        assert!(!due(&compared, owners(2, 9)));
+        assert!(due(&compared, owners(2, 10)));
+        assert!(due(&Check { judged: Some(judged("v")), ..plain }, owners(2, 9)));
 
         let strings = json!({"kind": "Secret", "stringData": {"a": "1"}});
         let opaque = Check { whole: Some(1), others: 3, ..Check::of(&object(strings)) };
-        assert!(!opaque.is_suspicious(&live(owners(1, 3))));
-        assert!(opaque.is_suspicious(&live(owners(1, 4))));
-        assert!(Check::default().is_suspicious(&live(Owners::default())));
+        assert!(!due(&opaque, owners(1, 3)));
+        assert!(due(&opaque, owners(1, 4)));
+        assert!(due(&Check::default(), Owners::default()));
+    }
+
+    #[test]
+    fn what_depends_on_an_autoscaler_is_compared_again_after_a_while_and_what_was_unclear_too() {
+        let at = |seconds| Time::from(Duration::from_secs(seconds));
+        let state = live(owners(2, 9));
+        let judged = Judged { uid: "u".into(), owners: owners(2, 9), drift: None, until: Some(at(100)) };
+        let scaled = Check { judged: Some(judged), ..Check::default() };
+        assert_eq!(scaled.due_in(&state, at(70)), Some(Duration::from_secs(30)));
+        assert_eq!(scaled.due_in(&state, at(100)), Some(Duration::ZERO));
+        assert_eq!(scaled.due_in(&live(owners(2, 10)), at(70)), Some(Duration::ZERO));
+        let unclear = Check { rests_until: at(80), ..Check::default() };
+        assert_eq!(unclear.due_in(&state, at(70)), Some(Duration::from_secs(10)));
+        assert_eq!(unclear.due_in(&state, at(80)), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_job_that_went_after_its_end_is_not_missing_and_one_that_was_taken_away_stays_so() {
+        let noted = |check: Check, live, ended, missing| {
+            let mut check = check;
+            check.note_end(live, || ended, || missing);
+            check
+        };
+        let seen = |finished| noted(Check::default(), Some(finished), false, false);
+        assert_eq!(seen(false).unfinished, Some(true));
+        assert_eq!(noted(seen(false), None, false, false).unfinished, Some(true), "taken away");
+        assert_eq!(noted(seen(false), None, true, false).unfinished, Some(false), "ended between two looks");
+        assert_eq!(noted(seen(true), None, false, true).unfinished, Some(false), "the status is older");
+        assert_eq!(noted(Check::default(), None, false, true).unfinished, Some(true), "by another replica");
+        assert_eq!(noted(Check::default(), None, true, true).unfinished, Some(false));
+        assert_eq!(noted(Check::default(), None, false, false).unfinished, None);
+
+        let key = Key::new("batch/v1", "Job", "ns", "seed");
+        let entry = |name: &str, missing| ModifiedStatus {
+            api_version: "batch/v1".into(),
+            kind: "Job".into(),
+            namespace: "ns".into(),
+            name: name.into(),
+            missing,
+            ..ModifiedStatus::default()
+        };
+        assert!(is_told_missing(&[entry("other", true), entry("seed", true)], &key));
+        assert!(!is_told_missing(&[entry("other", true), entry("seed", false)], &key));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{
     correction::Corrections,
     drift, history,
     inbox::Name,
-    monitoring::{Outcome, PACE, Seen},
+    monitoring::{AGAIN, Outcome, PACE, Seen},
     outage::{self, Unseen},
     plan::{self, Plan, PlanError},
 };
@@ -82,8 +82,8 @@ pub(super) async fn look(
             }
         },
     };
-    let changed = match compared(ctx, name, object, &plan).await {
-        Ok(changed) => changed,
+    let compared_in = match compared(ctx, name, object, &plan).await {
+        Ok(compared_in) => compared_in,
         Err(PlanError::Gone { .. }) => return Outcome::RecordGone,
         Err(error @ PlanError::Lost { .. }) => {
             let unseen = Unseen { cause: upstream::chain(&error), contradicted };
@@ -109,9 +109,6 @@ pub(super) async fn look(
             let may_not = around::objection(ctx, object, &plan.release.namespace).await;
             let mut changes_in =
                 evaluation.changes_at.map(|moment| (moment - ctx.clock.wall()).to_std().unwrap_or_default());
-            if changed {
-                changes_in = Some(PACE);
-            }
             let found = drift::found(ctx, &plan);
             let manager = found.as_ref().and_then(|(_, drift)| drift.manager.as_deref());
             // What is wanted could not be deployed: there is nothing to go back to.
@@ -123,6 +120,9 @@ pub(super) async fn look(
             });
             let mut fields = told(object, evaluation, drift.as_ref());
             let mut again = |wait: Duration| changes_in = Some(changes_in.unwrap_or(wait).min(wait));
+            if let Some(wait) = compared_in {
+                again(wait);
+            }
             match marks {
                 Marks::Right => {}
                 Marks::Wrong => {
@@ -167,13 +167,13 @@ fn is_rejected(object: &BundleDeployment) -> bool {
     })
 }
 
-/// Compares the objects that there is reason to compare.
+/// Compares the objects that there is reason to compare. Says in what time one is to be compared again.
 async fn compared(
     ctx: &Context,
     name: &Name,
     object: &BundleDeployment,
     plan: &Plan,
-) -> Result<bool, PlanError> {
+) -> Result<Option<Duration>, PlanError> {
     if let Some(lost) = plan::watch(ctx, name, object, plan).await? {
         return Err(lost);
     }

@@ -269,7 +269,7 @@ pub async fn evaluate(
 ) -> Result<Evaluation, PlanError> {
     let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
     watch(ctx, name, object, plan).await?;
-    drift::note_jobs(ctx, plan);
+    drift::note_jobs(ctx, object, plan);
     let options = object.options();
     let patches = options.diff.as_ref().map_or(&[][..], |diff| &diff.compare_patches);
     let missing: Vec<Key> = {

@@ -18,6 +18,7 @@ use super::{
     },
     kinds::Kind,
     release::APPLY,
+    scaling::is_delegated,
     server::{MetaOnly, RequestError},
 };
 use crate::{
@@ -60,7 +61,11 @@ pub enum Verdict {
         owners: Owners,
         /// What differs.
         drift: Option<Drift>,
+        /// An autoscaler had a say, or would have if there were one.
+        scaled: bool,
     },
+    /// The server cannot tell just now: a webhook that has to be asked does not answer.
+    Unclear,
     /// It is not there (any more), or was changed meanwhile.
     Changed,
 }
@@ -90,18 +95,27 @@ pub async fn judge(ctx: &Downstream, question: &Question<'_>) -> Result<Verdict,
     let owners = owners_of(&live);
     if meta.deletion_timestamp.is_some() {
         // On its way out: whatever it looks like, nothing restores it.
-        return Ok(Verdict::Judged { uid: meta.uid, owners, drift: None });
+        return Ok(Verdict::Judged { uid: meta.uid, owners, drift: None, scaled: false });
     }
     let entries =
         live.get_mut("metadata").and_then(|metadata| metadata.get_mut("managedFields")).map(Value::take);
-    let autoscaled = is_autoscaled(&meta);
-    let predicted = match predict(ctx, question, &meta, autoscaled, &live).await? {
-        Some(predicted) => predicted,
-        None => return Ok(Verdict::Changed),
+    // Whoever scaled it may be gone since, or have no say about what it has now.
+    let autoscaled = is_autoscaled(&meta) && object.value.pointer("/spec/replicas").is_some();
+    let mut delegated = None;
+    if autoscaled {
+        delegated = Some(is_delegated(ctx, key, &live).await?.unwrap_or(true));
+    }
+    let predicted = match predict(ctx, question, &meta, delegated == Some(true), &live).await? {
+        Prediction::Made(predicted) => predicted,
+        Prediction::Changed => return Ok(Verdict::Changed),
+        Prediction::Unclear => return Ok(Verdict::Unclear),
     };
     let mut desired = object.value.clone();
     let mut patch = drift::difference(&desired, &live, &predicted, rules);
-    if scales(patch.as_ref()) && (autoscaled || is_delegated(ctx, key, &live).await?) {
+    if scales(patch.as_ref()) && delegated.is_none() {
+        delegated = Some(is_delegated(ctx, key, &live).await?.unwrap_or(false));
+    }
+    if scales(patch.as_ref()) && delegated == Some(true) {
         if let Some(spec) = desired.get_mut("spec").and_then(Value::as_object_mut) {
             spec.remove("replicas");
         }
@@ -112,7 +126,7 @@ pub async fn judge(ctx: &Downstream, question: &Question<'_>) -> Result<Verdict,
         field: drift::first_field(&patch),
         patch: drift::text(&object.value, &patch),
     });
-    Ok(Verdict::Judged { uid: meta.uid, owners, drift })
+    Ok(Verdict::Judged { uid: meta.uid, owners, drift, scaled: delegated.is_some() })
 }
 
 /// Makes of a desired object what a correction applies: what rules overlook and what is left to others keeps what is
@@ -122,7 +136,8 @@ pub async fn settled(ctx: &Downstream, question: &Question<'_>) -> Result<Value,
     let mut desired = object.value.clone();
     match ctx.server.get::<Value>(&kind.path(&key.namespace, &key.name)).await {
         Ok(live) => {
-            let scaled = desired.pointer("/spec/replicas").is_some() && is_delegated(ctx, key, &live).await?;
+            let scaled = desired.pointer("/spec/replicas").is_some()
+                && is_delegated(ctx, key, &live).await?.unwrap_or(false);
             drift::settle(&mut desired, &live, rules, scaled);
             Ok(desired)
         }
@@ -131,14 +146,22 @@ pub async fn settled(ctx: &Downstream, question: &Question<'_>) -> Result<Value,
     }
 }
 
-/// What applying would make of the live object; `None` when it was changed meanwhile.
+/// What applying would make of the live object.
+enum Prediction {
+    Made(Value),
+    /// It was changed meanwhile.
+    Changed,
+    /// Nobody can say just now.
+    Unclear,
+}
+
 async fn predict(
     ctx: &Downstream,
     question: &Question<'_>,
     meta: &super::server::LiveMeta,
-    autoscaled: bool,
+    leave_replicas: bool,
     live: &Value,
-) -> Result<Option<Value>, RequestError> {
+) -> Result<Prediction, RequestError> {
     let Question { release, object, kind, key, .. } = question;
     let stamp = meta.annotations.get(keys::EPOCH_ANNOTATION).map(String::as_str);
     let overlay = Overlay {
@@ -147,11 +170,15 @@ async fn predict(
         uid: Some(&meta.uid),
         resource_version: &meta.resource_version,
         namespace: &key.namespace,
-        leave_replicas: autoscaled,
+        leave_replicas,
     };
     let refused = match dry_run(ctx, &kind.path(&key.namespace, &key.name), &object.value, &overlay).await {
-        Ok(predicted) => return Ok(Some(predicted)),
-        Err(error) if error.is_conflict() || error.is_not_found() => return Ok(None),
+        Ok(predicted) => return Ok(Prediction::Made(predicted)),
+        Err(error) if error.is_conflict() || error.is_not_found() => return Ok(Prediction::Changed),
+        Err(error) if is_passing(&error) => {
+            debug!(object = %key, cause = %hidden(kind, error), "the API server cannot say just now what applying would change");
+            return Ok(Prediction::Unclear);
+        }
         Err(error)
             if error.status().is_some_and(|status| matches!(status.code, 400 | 403 | 405 | 422 | 500)) =>
         {
@@ -160,7 +187,7 @@ async fn predict(
         Err(error) => return Err(error),
     };
     let builtin = k8s_group(key.group());
-    debug!(object = %key, cause = %if kind.is("", "Secret") { refused.without_values() } else { refused },
+    debug!(object = %key, cause = %hidden(kind, refused),
         "the API server does not say what applying would change; compared without it");
     let name = completed_name(&key.name);
     let mut other = object.value.clone();
@@ -172,15 +199,27 @@ async fn predict(
         Ok(completed) => {
             let mut desired = drift::restricted(&completed, &object.value);
             for field in ["kind", "apiVersion", "data", "stringData"] {
-                if let Some(value) = object.value.get(field) {
+                if let Some(value) = object.value.get(field).filter(|value| !drift::is_void(value)) {
                     desired[field] = value.clone();
                 }
             }
             desired
         }
-        Err(_) => object.value.clone(),
+        Err(error) if is_passing(&error) => return Ok(Prediction::Unclear),
+        // Whether the server keeps an empty map or drops it, nobody tells.
+        Err(_) => drift::without_voids(&object.value),
     };
-    Ok(Some(drift::predicted(&desired, live, builtin)))
+    Ok(Prediction::Made(drift::predicted(&desired, live, builtin)))
+}
+
+/// Whether the server failed by itself, as it does when a webhook that must be asked does not answer. What it refuses for
+/// good has another reason, a patch that it cannot read (a plain 500) included.
+fn is_passing(error: &RequestError) -> bool {
+    error.status().is_some_and(|status| status.code == 500 && status.reason == "InternalError")
+}
+
+fn hidden(kind: &Kind, error: RequestError) -> RequestError {
+    if kind.is("", "Secret") { error.without_values() } else { error }
 }
 
 async fn dry_run(
@@ -208,19 +247,6 @@ fn completed_name(name: &str) -> String {
 
 fn scales(patch: Option<&Value>) -> bool {
     patch.is_some_and(|patch| patch.pointer("/spec/replicas").is_some())
-}
-
-/// Whether an autoscaler of the namespace targets the object and allows what it has.
-async fn is_delegated(ctx: &Downstream, key: &Key, live: &Value) -> Result<bool, RequestError> {
-    if key.namespace.is_empty() {
-        return Ok(false);
-    }
-    let Some(kind) = ctx.kinds.known("autoscaling/v2", "HorizontalPodAutoscaler") else { return Ok(false) };
-    match ctx.server.get::<super::server::ListOf<Value>>(&kind.collection(&key.namespace)).await {
-        Ok(list) => Ok(drift::is_delegated(&list.items, key, live)),
-        Err(error) if error.status().is_some_and(|status| matches!(status.code, 403 | 404)) => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// Who owns the first field of a patch, else who wrote last, of all but ourselves.

@@ -93,6 +93,29 @@ async fn what_the_server_refuses_is_compared_here() {
 }
 
 #[tokio::test]
+async fn while_a_webhook_is_down_nothing_is_concluded() {
+    let down = |exchange: Exchange| {
+        let text = "Internal error occurred: failed calling webhook \"x\": failed to call webhook: refused";
+        exchange.refuses(500, "InternalError", text)
+    };
+    let first = || Exchange::get(PATH).answers(live(json!({"a": "x"})));
+    let desired = config_map(json!({"a": "1"}));
+    let verdict = judged(desired.clone(), vec![first(), down(Exchange::patch(PATH))]).await;
+    assert!(matches!(verdict, Verdict::Unclear), "{verdict:?}");
+    let immutable = Exchange::patch(PATH).refuses(422, "Invalid", "field is immutable");
+    let completed = down(Exchange::patch("/api/v1/namespaces/ns/configmaps/c-flotilla-compared"));
+    let verdict = judged(desired.clone(), vec![first(), immutable, completed]).await;
+    assert!(matches!(verdict, Verdict::Unclear), "{verdict:?}");
+    // A patch that the server cannot read is refused for good, by a plain 500.
+    let untyped =
+        || Exchange::patch(PATH).refuses(500, "", "failed to create typed patch object: field not declared");
+    let again =
+        Exchange::patch("/api/v1/namespaces/ns/configmaps/c-flotilla-compared").refuses(500, "", "same");
+    let verdict = judged(desired, vec![first(), untyped(), again]).await;
+    assert!(matches!(verdict, Verdict::Judged { drift: Some(_), .. }), "{verdict:?}");
+}
+
+#[tokio::test]
 async fn an_object_changed_meanwhile_is_looked_at_again() {
     let verdict = judged(
         config_map(json!({"a": "1"})),

@@ -231,6 +231,11 @@ impl LiveStore {
         }
     }
 
+    /// Whether it is a Job that is gone, and was seen to have ended before.
+    pub fn has_ended(&self, key: &Key) -> bool {
+        self.shared.table().has_ended(key)
+    }
+
     /// All objects with that hash label, in no order.
     pub fn by_hash(&self, hash: &str) -> Vec<Arc<Observed>> {
         self.shared.table().by_hash(hash)

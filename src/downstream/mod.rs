@@ -22,6 +22,7 @@ pub mod references;
 pub mod release;
 pub mod removal;
 pub mod restamp;
+mod scaling;
 pub mod server;
 pub mod session;
 pub mod uninstall;

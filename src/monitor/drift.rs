@@ -14,9 +14,9 @@ mod scaling;
 
 use serde_json::Value;
 
-pub use local::{predicted, restricted};
+pub use local::{predicted, restricted, without_voids};
 pub use normal::settle;
-pub use patch::first_field;
+pub use patch::{first_field, is_void};
 pub use rules::{ObjectRules, Rules};
 pub use scaling::is_delegated;
 
@@ -32,9 +32,10 @@ pub fn difference(
         rules.apply(state);
         normal::prepare(state);
     }
-    let [mut desired, live, mut predicted] = states;
-    normal::free_delegated(&mut desired, &mut predicted);
-    patch::restoring(&desired, &live, &predicted)
+    let [mut wanted, live, mut predicted] = states;
+    normal::free_delegated(&mut wanted, &mut predicted);
+    patch::drop_emptied(desired, &mut wanted);
+    patch::restoring(&wanted, &live, &predicted)
 }
 
 /// The patch as the status tells it: compact JSON with sorted keys, the values of a Secret masked.

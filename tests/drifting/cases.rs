@@ -168,7 +168,7 @@ pub const HARMLESS: &[(&str, &str)] = &[
     ),
     (
         "custom-kind",
-        "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: boats.drift.example.test, creationTimestamp: null}, spec: {group: drift.example.test, scope: Namespaced, preserveUnknownFields: false, names: {plural: boats, kind: Boat}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer, default: 7}, tags: {type: array, items: {type: string}}, crew: {type: array, items: {type: object, properties: {name: {type: string}, role: {type: string}}}}}}}}}}]}, status: {acceptedNames: {kind: '', plural: ''}, conditions: [], storedVersions: []}}\n---\n{apiVersion: drift.example.test/v1, kind: Boat, metadata: {name: o1}, spec: {tags: [], crew: [{name: a}]}}",
+        "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: boats.drift.example.test, creationTimestamp: null}, spec: {group: drift.example.test, scope: Namespaced, preserveUnknownFields: false, names: {plural: boats, kind: Boat}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer, default: 7}, anchor: {type: object}, tags: {type: array, items: {type: string}}, crew: {type: array, items: {type: object, properties: {name: {type: string}, role: {type: string}}}}}}}}}}]}, status: {acceptedNames: {kind: '', plural: ''}, conditions: [], storedVersions: []}}\n---\n{apiVersion: drift.example.test/v1, kind: Boat, metadata: {name: o1}, spec: {tags: [], crew: [{name: a}]}}",
     ),
     (
         "list-items",
@@ -281,5 +281,29 @@ pub const FOREIGN: &[(&str, &str, &str, &str, &str, &str)] = &[
         "f12",
         r#"{"spec":{"ingressClassName":"b"}}"#,
         r#"{"spec":{"ingressClassName":"a"}}"#,
+    ),
+    (
+        "policy-opened",
+        "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: f13}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: []}}",
+        "networking.k8s.io/v1/NetworkPolicy",
+        "f13",
+        r#"{"spec":{"ingress":[{}]}}"#,
+        r#"{"spec":{"ingress":null}}"#,
+    ),
+    (
+        "role-opened",
+        "{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: f14}, rules: []}",
+        "rbac.authorization.k8s.io/v1/Role",
+        "f14",
+        r#"{"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}"#,
+        r#"{"rules":null}"#,
+    ),
+    (
+        "volume-source",
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: f15}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {volumes: [{name: e, emptyDir: {}}], containers: [{name: c, image: i, volumeMounts: [{name: e, mountPath: /e}]}]}}}}",
+        "apps/v1/Deployment",
+        "f15",
+        r#"{"spec":{"template":{"spec":{"volumes":[{"name":"e","hostPath":{"path":"/"}}]}}}}"#,
+        r#"{"spec":{"template":{"spec":{"volumes":[{"emptyDir":{},"name":"e"}]}}}}"#,
     ),
 ];

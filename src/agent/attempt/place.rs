@@ -23,7 +23,7 @@ use crate::{
         release::{self, Gate, Operation, Record},
         removal::{Gone, Removed},
     },
-    monitor::{self, Judge, Key},
+    monitor::{self, Judge, Key, Owners},
     render::{self, Rendered},
     upstream,
 };
@@ -69,7 +69,9 @@ impl Run {
         let mut owners = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
         for object in applied {
             let observed = monitor::observe(&object.live, &judge);
-            owners.insert((*observed.key).clone(), observed.owners);
+            // When the autoscaler goes, no owner of a field changes: such an object is compared again and again.
+            let managed = observed.owners.managed.filter(|_| !object.left);
+            owners.insert((*observed.key).clone(), Owners { managed, ..observed.owners });
             ctx.live.upsert(observed);
         }
         Ok(())

@@ -91,6 +91,8 @@ pub struct Applied {
     pub namespace: String,
     /// It was not there before.
     pub created: bool,
+    /// Its replicas were left to an autoscaler: that it is as we wrote it does not say that it is as wanted.
+    pub left: bool,
     /// The server's answer: the live object.
     pub live: Value,
 }

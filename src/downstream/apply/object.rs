@@ -20,8 +20,10 @@ use crate::{
         kinds::Kind,
         objects::{Identity, Place, group_of, namespace_of},
         release::APPLY,
+        scaling::is_delegated,
         server::{LiveMeta, MetaOnly, RequestError},
     },
+    monitor::Key,
     protocol::Stamp,
     render::Object,
 };
@@ -93,7 +95,8 @@ impl Job<'_> {
                         return Err(ApplyError::Terminating { object: place.to_string(), held });
                     }
                     let (kind, namespace) = (kind.clone(), namespace.to_owned());
-                    return Ok(Applied { index, kind, namespace, created: seen.is_none(), live });
+                    let left = seen.as_ref().is_some_and(|seen| seen.autoscaled);
+                    return Ok(Applied { index, kind, namespace, created: seen.is_none(), left, live });
                 }
                 // Exists after all, changed, or vanished and came back: look, and decide again.
                 Err(ApplyError::Refused { source, .. } | ApplyError::Replace { source, .. })
@@ -173,10 +176,20 @@ impl Job<'_> {
                 Err(source) => return Err(self.refused(place, source)),
             }
         }
-        let autoscaled = is_autoscaled(&live);
+        let autoscaled = is_autoscaled(&live) && self.is_delegated(object, place).await.map_err(read)?;
         let stamp = live.stamp();
         let LiveMeta { uid, resource_version, .. } = live;
         Ok(Some(Seen { uid, resource_version, stamp, foreign, autoscaled }))
+    }
+
+    /// Whether an autoscaler still decides on the replicas of an object that one has scaled; where nobody can tell, it does.
+    async fn is_delegated(&self, object: &Object, place: &Place<'_>) -> Result<bool, RequestError> {
+        let key = Key::new(&object.api_version, &object.kind, place.namespace, place.name);
+        match self.ctx.server.get::<Value>(&place.path()).await {
+            Ok(live) => Ok(is_delegated(self.ctx, &key, &live).await?.unwrap_or(true)),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     async fn write(

@@ -17,8 +17,10 @@ use crate::{
         kinds::{Kind, KindError},
         objects::{Identity, Place, namespace_of},
         release::APPLY,
+        scaling::is_delegated,
         server::{LiveMeta, RequestError},
     },
+    monitor::Key,
     render::Object,
 };
 
@@ -118,6 +120,13 @@ async fn dry_run(
     before: Option<&Value>,
 ) -> Result<Value, RequestError> {
     let meta = before.map(meta);
+    let leave_replicas = match (&meta, before) {
+        (Some(meta), Some(live)) if ownership::is_autoscaled(meta) => {
+            let key = Key::new(&object.api_version, &object.kind, place.namespace, place.name);
+            is_delegated(ctx, &key, live).await?.unwrap_or(true)
+        }
+        _ => false,
+    };
     let overlay = Overlay {
         release,
         // The live one: a stamp is no change.
@@ -128,7 +137,7 @@ async fn dry_run(
         uid: meta.as_ref().map(|meta| meta.uid.as_str()),
         resource_version: meta.as_ref().map_or(CREATE_ONLY, |meta| meta.resource_version.as_str()),
         namespace: place.namespace,
-        leave_replicas: meta.as_ref().is_some_and(ownership::is_autoscaled),
+        leave_replicas,
     };
     let body = body::bytes(&object.value, &overlay).map_err(RequestError::Unwritable)?;
     let path = format!(

@@ -54,6 +54,7 @@ async fn applied(
 ) -> Result<Vec<Applied>, ApplyError> {
     let (server, script) = scripted(exchanges);
     let ctx = context(server);
+    ctx.kinds.learn("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", true);
     let previous = Identity::of_all(previous, &ctx.kinds, "ns");
     let owner = Owner {
         namespace: "ns",
@@ -245,15 +246,31 @@ async fn replicas_are_left_to_an_autoscaler() {
     let mut scaled = live("u/10");
     scaled["metadata"]["managedFields"] = json!([{"manager": "kube-controller-manager", "operation": "Update",
         "subresource": "scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}}]);
+    let mut whole = scaled.clone();
+    whole["spec"] = json!({"replicas": 3});
     let path = "/apis/apps/v1/namespaces/ns/deployments/web";
-    let script = vec![
-        Exchange::get(path).answers(scaled),
-        Exchange::patch(path)
-            .expecting(|sent| assert_eq!(sent["spec"], json!({"paused": true})))
-            .stores("x", "8"),
-    ];
+    let scalers = || Exchange::get("/apis/autoscaling/v2/namespaces/ns/horizontalpodautoscalers");
+    let scaler = |most: u32| {
+        let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"});
+        scalers().answers(json!({"items": [{"spec": {"maxReplicas": most, "scaleTargetRef": target}}]}))
+    };
     let web = vec![web];
-    applied(script, &web, &web, &fence("u/20")).await.unwrap();
+    for (told, left) in [
+        (scaler(5), true),
+        (scaler(2), false),
+        (scalers().answers(json!({"items": []})), false),
+        (scalers().refuses(403, "Forbidden", "no"), true),
+    ] {
+        let wanted = if left { json!({"paused": true}) } else { json!({"paused": true, "replicas": 2}) };
+        let script = vec![
+            Exchange::get(path).answers(scaled.clone()),
+            Exchange::get(path).answers(whole.clone()),
+            told,
+            Exchange::patch(path).expecting(move |sent| assert_eq!(sent["spec"], wanted)).stores("x", "8"),
+        ];
+        let applied = applied(script, &web, &web, &fence("u/20")).await.unwrap();
+        assert_eq!(applied[0].left, left);
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 //! order of the versions, so an object that is not here and older than what the watch has shown is gone.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     fmt,
     sync::Arc,
 };
@@ -43,6 +43,9 @@ impl Kind {
     }
 }
 
+/// Objects of a kind of which it is kept that they went after their end, the latest ones. Jobs may have ever new names.
+const ENDED: usize = 4096;
+
 /// Hash labels of units to look at again.
 pub(super) type Changed = Vec<Arc<str>>;
 
@@ -62,6 +65,8 @@ struct Objects {
     /// Everything up to here has been shown by the watch.
     shown: Epoch,
     listing: Option<Listing>,
+    /// Jobs that had ended when they went, the latest last.
+    ended: VecDeque<Arc<Key>>,
 }
 
 #[derive(Debug)]
@@ -81,6 +86,7 @@ impl Table {
             by_key: HashMap::new(),
             shown: Epoch::default(),
             listing: None,
+            ended: VecDeque::new(),
         });
     }
 
@@ -93,6 +99,12 @@ impl Table {
 
     pub fn get(&self, key: &Key) -> Option<Arc<Observed>> {
         self.kinds.get(&Kind::of(key))?.by_key.get(key).cloned()
+    }
+
+    /// Whether it is a Job that is gone, and had ended before.
+    pub fn has_ended(&self, key: &Key) -> bool {
+        let objects = self.kinds.get(&Kind::of(key));
+        objects.is_some_and(|objects| objects.ended.iter().any(|ended| **ended == *key))
     }
 
     /// The objects that carry a hash label, in no order.
@@ -126,6 +138,8 @@ impl Table {
         let Some(objects) = self.kinds.get_mut(&Kind::of(key)) else { return };
         if objects.by_key.get(key).is_some_and(|stored| stored.uid == uid) {
             drop_key(&mut self.units, objects, key);
+            // It did not go by itself.
+            objects.ended.retain(|ended| **ended != *key);
         }
     }
 
@@ -140,12 +154,22 @@ impl Table {
         }
     }
 
-    /// The watch shows that an object is gone, or is no longer labelled.
-    pub fn deleted(&mut self, kind: &Kind, key: &Key, version: &Epoch, changed: &mut Changed) {
+    /// The watch shows that an object is gone, or is no longer labelled; `finished` if it is a Job that had ended.
+    pub fn deleted(
+        &mut self,
+        kind: &Kind,
+        key: &Key,
+        version: &Epoch,
+        finished: bool,
+        changed: &mut Changed,
+    ) {
         let Some(objects) = self.kinds.get_mut(kind) else { return };
         advance(&mut objects.shown, version);
         if objects.by_key.get(key).is_some_and(|stored| stored.version <= *version) {
             changed.extend(drop_key(&mut self.units, objects, key));
+            if finished && !objects.ended.iter().any(|ended| **ended == *key) {
+                end(objects, Arc::new(key.clone()));
+            }
         }
     }
 
@@ -228,6 +252,7 @@ fn put(units: &mut HashMap<Arc<str>, HashSet<Arc<Key>>>, objects: &mut Objects, 
     if let Some(hash) = &observed.hash {
         units.entry(Arc::clone(hash)).or_default().insert(Arc::clone(&observed.key));
     }
+    objects.ended.retain(|ended| **ended != *observed.key);
     objects.by_key.insert(Arc::clone(&observed.key), Arc::new(observed));
 }
 
@@ -239,7 +264,17 @@ fn drop_key(
 ) -> Option<Arc<str>> {
     let object = objects.by_key.remove(key)?;
     leave(units, &object);
+    if object.finished {
+        end(objects, Arc::clone(&object.key));
+    }
     object.hash.clone()
+}
+
+fn end(objects: &mut Objects, key: Arc<Key>) {
+    objects.ended.push_back(key);
+    if objects.ended.len() > ENDED {
+        objects.ended.pop_front();
+    }
 }
 
 fn leave(units: &mut HashMap<Arc<str>, HashSet<Arc<Key>>>, object: &Observed) {

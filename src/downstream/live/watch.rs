@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     api::keys,
-    monitor::{Judge, Key, Observed, observe_dynamic, observe_metadata},
+    monitor::{Judge, Observed, observe_dynamic, observe_metadata},
     protocol::Epoch,
     telemetry::chain,
 };
@@ -265,8 +265,11 @@ impl<K: Reduce> Follower<K> {
                 }
                 WatchEvent::Deleted(object) => {
                     *version = version_of(object.meta())?;
-                    let key = self.key(object.meta());
-                    self.shared.change(|table, changed| table.deleted(&self.kind, &key, version, changed));
+                    // What it was at its end counts: its last change and its deletion may come together.
+                    let last = self.reduce(&object);
+                    self.shared.change(|table, changed| {
+                        table.deleted(&self.kind, &last.key, version, last.finished, changed);
+                    });
                 }
                 WatchEvent::Bookmark(mark) => {
                     *version = Epoch(mark.metadata.resource_version);
@@ -281,16 +284,6 @@ impl<K: Reduce> Follower<K> {
         let labels = object.meta().labels.as_ref();
         let hash = labels.and_then(|labels| labels.get(keys::HASH_LABEL)).map_or("", String::as_str);
         self.shared.judged(hash, |judge| object.reduce(&self.kind, judge))
-    }
-
-    fn key(&self, metadata: &ObjectMeta) -> Key {
-        let text = |field: &'_ Option<String>| -> Arc<str> { field.as_deref().unwrap_or_default().into() };
-        Key {
-            api_version: Arc::clone(&self.kind.api_version),
-            kind: Arc::clone(&self.kind.name),
-            namespace: text(&metadata.namespace),
-            name: text(&metadata.name),
-        }
     }
 
     /// Notes a failure and waits before the next try.

@@ -36,7 +36,7 @@ fn merge(live: &mut Value, desired: &Value, field: &str, builtin: bool) {
             for (key, wanted) in desired {
                 match live.get_mut(key) {
                     Some(found) => merge(found, wanted, key, builtin),
-                    None if is_void(wanted) => {}
+                    None if wanted.is_null() => {}
                     None => {
                         live.insert(key.clone(), without_nulls(wanted));
                     }
@@ -66,7 +66,15 @@ fn merge_lists(live: &mut Vec<Value>, desired: &[Value], field: &str, builtin: b
     let mut new = Vec::new();
     for wanted in desired {
         match live.iter_mut().find(|found| found[key] == wanted[key]) {
-            Some(found) => merge(found, wanted, "", builtin),
+            Some(found) => {
+                merge(found, wanted, "", builtin);
+                // A volume has one source: what took its place goes.
+                if field == "volumes"
+                    && let (Value::Object(found), Value::Object(wanted)) = (found, wanted)
+                {
+                    found.retain(|key, _| wanted.contains_key(key));
+                }
+            }
             None => new.push(without_nulls(wanted)),
         }
     }
@@ -92,6 +100,18 @@ fn merge_key(field: &str, items: &[Value]) -> Option<&'static str> {
         "topologySpreadConstraints" => "topologyKey",
         _ => return None,
     })
+}
+
+/// A desired object without what says nothing, for where nobody tells whether the server keeps it.
+pub fn without_voids(desired: &Value) -> Value {
+    match desired {
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(_, value)| !is_void(value));
+            Value::Object(kept.map(|(key, value)| (key.clone(), without_voids(value))).collect())
+        }
+        Value::Array(list) => Value::Array(list.iter().map(without_voids).collect()),
+        other => other.clone(),
+    }
 }
 
 fn without_nulls(value: &Value) -> Value {

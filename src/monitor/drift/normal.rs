@@ -38,6 +38,9 @@ pub(super) fn prepare(state: &mut Value) {
 /// As the API server does it: over the data, in base64.
 fn fold_strings(fields: &mut Map<String, Value>) {
     let Some(Value::Object(strings)) = fields.remove("stringData") else { return };
+    if strings.is_empty() {
+        return;
+    }
     let data = fields.entry("data").or_insert(Value::Null);
     if data.is_null() {
         *data = Value::Object(Map::new());

@@ -10,20 +10,24 @@ const IDENTITIES: [&str; 10] =
 /// The merge patch that turns `live` into `predicted` in the fields that `desired` sets. A list that differs is
 /// replaced whole, with everything that is predicted of it.
 pub(super) fn restoring(desired: &Value, live: &Value, predicted: &Value) -> Option<Value> {
+    if is_empty(desired) {
+        return emptying(live, predicted);
+    }
     let (Value::Object(desired), Value::Object(predicted)) = (desired, predicted) else {
         return differs(desired, live, predicted).then(|| predicted.clone());
     };
     let Value::Object(live) = live else { return Some(Value::Object(predicted.clone())) };
     let mut patch = Map::new();
     for (key, wanted) in desired {
-        if is_void(wanted) {
+        if wanted.is_null() {
             continue;
         }
-        let change = match (live.get(key), predicted.get(key)) {
+        let change = match (told(live, key), told(predicted, key)) {
             (None, None) => None,
             (Some(found), Some(right)) if found == right => None,
             (Some(found), Some(right)) => restoring(wanted, found, right),
-            (None, Some(right)) => (!is_void(right)).then(|| right.clone()),
+            // An empty map may be all that there is to say: `emptyDir: {}`. An empty list is as good as none.
+            (None, Some(right)) => (right.is_object() || !is_void(right)).then(|| right.clone()),
             (Some(found), None) => (!is_void(found)).then_some(Value::Null),
         };
         if let Some(change) = change {
@@ -31,6 +35,39 @@ pub(super) fn restoring(desired: &Value, live: &Value, predicted: &Value) -> Opt
         }
     }
     (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+fn told<'v>(state: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
+    state.get(key).filter(|value| !value.is_null())
+}
+
+/// Takes out of what is wanted the maps and lists that are empty only because nothing that was in them is compared.
+pub(super) fn drop_emptied(before: &Value, wanted: &mut Value) {
+    let (before, wanted) = match (before, wanted) {
+        (Value::Object(before), Value::Object(wanted)) => (before, wanted),
+        (Value::Array(before), Value::Array(wanted)) if before.len() == wanted.len() => {
+            before.iter().zip(wanted).for_each(|(before, wanted)| drop_emptied(before, wanted));
+            return;
+        }
+        _ => return,
+    };
+    wanted.retain(|key, value| {
+        let before = before.get(key);
+        if let Some(before) = before {
+            drop_emptied(before, value);
+        }
+        !is_empty(value) || before.is_some_and(is_empty)
+    });
+}
+
+/// Where nothing in particular is wanted, the server decides what stays. Only what it would empty is drift.
+fn emptying(live: &Value, predicted: &Value) -> Option<Value> {
+    if is_void(live) || !is_void(predicted) {
+        return None;
+    }
+    let (Value::Object(live), Value::Object(_)) = (live, predicted) else { return Some(predicted.clone()) };
+    let filled = live.iter().filter(|(_, value)| !is_void(value));
+    Some(Value::Object(filled.map(|(key, _)| (key.clone(), Value::Null)).collect()))
 }
 
 /// The first field that a patch changes, as a path for people: `spec.replicas`.
@@ -82,8 +119,13 @@ fn identity(lists: &[&[Value]]) -> Option<&'static str> {
     })
 }
 
-/// Says nothing: `null`, an empty map, an empty list. The server keeps some of them and drops others.
-pub(super) fn is_void(value: &Value) -> bool {
+/// `{}` or `[]`.
+fn is_empty(value: &Value) -> bool {
+    value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// Says nothing: `null`, an empty list, a map of nothing else. The server keeps some of them and drops others.
+pub fn is_void(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Object(map) => map.values().all(is_void),

@@ -39,6 +39,66 @@ fn only_what_is_desired_has_a_say() {
 }
 
 #[test]
+fn what_is_wanted_empty_is_compared_by_whether_it_is_there_and_holds_anything() {
+    let spec = |spec: Value| json!({"spec": spec});
+    for (desired, live, predicted, expected) in [
+        // A marker that somebody removed, or put another in the place of.
+        (json!({"self": {}}), json!({}), json!({"self": {}}), Some(r#"{"spec":{"self":{}}}"#)),
+        (
+            json!({"volumes": [{"name": "e", "emptyDir": {}}]}),
+            json!({"volumes": [{"name": "e", "hostPath": {"path": "/"}}]}),
+            json!({"volumes": [{"name": "e", "emptyDir": {}}]}),
+            Some(r#"{"spec":{"volumes":[{"emptyDir":{},"name":"e"}]}}"#),
+        ),
+        // What was to let nothing in, whether the server keeps the empty list or drops it.
+        (json!({"in": []}), json!({"in": [{}]}), json!({}), Some(r#"{"spec":{"in":null}}"#)),
+        (json!({"in": []}), json!({"in": [{}]}), json!({"in": []}), Some(r#"{"spec":{"in":[]}}"#)),
+        (
+            json!({"pods": {}}),
+            json!({"pods": {"matchLabels": {"a": "b"}, "more": []}}),
+            json!({"pods": {}}),
+            Some(r#"{"spec":{"pods":{"matchLabels":null}}}"#),
+        ),
+        (
+            json!({"in": [{}]}),
+            json!({"in": [{"from": [1]}]}),
+            json!({"in": [{}]}),
+            Some(r#"{"spec":{"in":[{}]}}"#),
+        ),
+        // What others put there, what the server fills in or spells another way.
+        (json!({"pods": {}}), json!({"pods": {"a": 1}}), json!({"pods": {"a": 1}}), None),
+        (json!({"pods": {}}), json!({"pods": {"a": 1}}), json!({"pods": {"a": 2}}), None),
+        (json!({"in": []}), json!({}), json!({"in": []}), None),
+        (json!({"in": []}), json!({"in": null}), json!({"in": []}), None),
+        (json!({"pods": {"labels": {}}}), json!({"pods": {}}), json!({"pods": {}}), None),
+    ] {
+        assert_eq!(
+            patch(&spec(desired.clone()), &spec(live), &spec(predicted)).as_deref(),
+            expected,
+            "{desired}"
+        );
+    }
+    // Empty only because the rest is overlooked, or not compared.
+    let overlooked =
+        rules(json!([{"apiVersion": "v1", "kind": "ConfigMap", "jsonPointers": ["/data/sub/a"]}]));
+    let key = Key::new("v1", "ConfigMap", "n", "c");
+    let of_object = Rules::new(&overlooked).of(&key);
+    let full = json!({"metadata": {"annotations": {"objectset.rio.cattle.io/id": "x"}}, "data": {"sub": {"a": "1"}}});
+    assert_eq!(difference(&full, &json!({}), &full, &of_object), None);
+}
+
+#[test]
+fn without_the_server_a_marker_is_put_back_only_if_it_is_known_to_be_kept() {
+    let desired =
+        json!({"spec": {"volumes": [{"name": "e", "emptyDir": {}}], "labels": {"a": null}, "list": []}});
+    let live = json!({"spec": {"volumes": [{"name": "e", "hostPath": {"path": "/"}}]}});
+    let completed = json!({"spec": {"volumes": [{"name": "e", "emptyDir": {}}]}});
+    assert_eq!(predicted(&completed, &live, true), completed, "a volume has one source");
+    let guessed = predicted(&without_voids(&desired), &json!({}), true);
+    assert_eq!(guessed, json!({"spec": {"volumes": [{"name": "e"}]}}));
+}
+
+#[test]
 fn a_list_is_told_whole_when_an_item_of_ours_differs() {
     let desired = json!({"spec": {"containers": [{"name": "main", "image": "a:1"}]}});
     let list = |items: Value| json!({"spec": {"containers": items}});

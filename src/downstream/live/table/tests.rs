@@ -61,7 +61,7 @@ fn show(table: &mut Table, object: Observed) -> Vec<String> {
 
 fn delete(table: &mut Table, name: &str, version: &str) -> Vec<String> {
     let mut changed = Changed::new();
-    table.deleted(&kind(), &key(name), &version.into(), &mut changed);
+    table.deleted(&kind(), &key(name), &version.into(), false, &mut changed);
     told(changed)
 }
 
@@ -185,6 +185,33 @@ fn a_bookmark_counts_as_shown() {
     table.reached(&kind(), &"20".into());
     table.upsert(object("a", "18", "h"));
     assert_eq!(version(&table, "a"), None);
+}
+
+#[test]
+fn a_job_that_ended_before_it_went_is_remembered_until_it_is_there_again() {
+    let ended = |version: &str| {
+        let mut observed = object("a", version, "h");
+        observed.finished = true;
+        observed
+    };
+    let mut table = table();
+    list(&mut table, "5", vec![object("a", "3", "h")]);
+    delete(&mut table, "a", "6");
+    assert!(!table.has_ended(&key("a")), "it was taken away");
+    // Its end was seen by itself, by the deletion only, or before a list that lacks it.
+    show(&mut table, ended("7"));
+    delete(&mut table, "a", "8");
+    assert!(table.has_ended(&key("a")));
+    show(&mut table, object("a", "9", "h"));
+    assert!(!table.has_ended(&key("a")), "made anew");
+    table.deleted(&kind(), &key("a"), &"10".into(), true, &mut Changed::new());
+    assert!(table.has_ended(&key("a")));
+    show(&mut table, ended("11"));
+    list(&mut table, "12", Vec::new());
+    assert!(table.has_ended(&key("a")) && !table.has_ended(&key("b")));
+    show(&mut table, ended("13"));
+    table.removed(&key("a"), "uid-a");
+    assert!(!table.has_ended(&key("a")), "we took it away ourselves");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::*;
 use crate::{
     api::IgnoreOptions,
     downstream::live::{LiveStore, UNUSED},
-    monitor::{ErrorStatuses, Live},
+    monitor::{ErrorStatuses, Key, Live},
 };
 
 type Script = Handle<Request<Body>, Response<Reply>>;
@@ -139,6 +139,25 @@ async fn a_kind_is_listed_by_label_everywhere_and_then_watched() {
     assert!(matches!(store.lookup(&key("b"), "h2"), Live::Ours(_)));
     assert!(matches!(store.lookup(&key("b"), "h1"), Live::NotOurs));
     assert!(matches!(store.lookup(&key("a"), "h1"), Live::Missing));
+}
+
+#[tokio::test]
+async fn a_deletion_tells_whether_a_job_had_ended() {
+    let (store, mut script) = start(hasty());
+    let mut changes = store.subscribe();
+    store.ensure(&resource("batch/v1", "Job"));
+    let job = |name: &str, version: &str, conditions: Value| {
+        json!({"metadata": {"namespace": "n", "name": name, "uid": name, "resourceVersion": version,
+            "labels": {keys::HASH_LABEL: "h"}}, "status": {"conditions": conditions}})
+    };
+    list(&mut script, "10", vec![job("a", "5", json!([])), job("b", "6", json!([]))]).await;
+    assert_eq!(changed(&mut changes).await, set(&["h"]));
+    let done = json!([{"type": "Complete", "status": "True"}]);
+    let ends = [event("DELETED", job("a", "11", done)), event("DELETED", job("b", "12", json!([])))];
+    watch(&mut script, "10", &ends).await;
+    let (_open, _) = watch_asked(&mut script, "12").await;
+    let of = |name: &str| store.has_ended(&Key::new("batch/v1", "Job", "n", name));
+    assert!(of("a") && !of("b"));
 }
 
 #[tokio::test]
