@@ -27,6 +27,8 @@ async fn a_minute_of_chaos_leaves_nothing_double_stale_lost_or_stuck() -> anyhow
     let settings = Settings::short(SEED, Duration::from_secs(60));
     let result = disorder::run(&mut world, &settings).await.and_then(|report| {
         println!("{}", report.text);
+        let judgement = &report.judgement;
+        anyhow::ensure!(judgement.copies > 0 && judgement.hooks > 0, "no copy or no hook was seen");
         report.verdict()
     });
     world.conclude(result)

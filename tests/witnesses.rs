@@ -8,6 +8,7 @@ mod harness;
 #[expect(dead_code, reason = "only what judges is used")]
 mod disorder;
 
+use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::time::Duration;
 
@@ -123,7 +124,10 @@ fn judged(upstream: Vec<Version>, downstream: Vec<Version>) -> Judgement {
         assert_eq!(compared.disagreements, Vec::<String>::new());
         told.extend(compared.versions);
     }
-    let wanted = |version: &str| Wanted { version: version.into(), objects: [MAP.to_owned()].into() };
+    let wanted = |version: &str| Wanted {
+        objects: [(MAP.to_owned(), version.to_owned())].into(),
+        hooks: BTreeMap::new(),
+    };
     let story = Story {
         deployments: [("one".to_owned(), wanted("1")), ("two".to_owned(), wanted("2"))].into(),
         now: [("app".to_owned(), "two".to_owned())].into(),

@@ -220,7 +220,7 @@ fn take_one(counts: &mut BTreeMap<String, usize>, key: &str) -> bool {
 
 /// Without what nobody judges and much of the memory is for.
 fn trimmed(mut object: Value) -> Value {
-    if object["kind"] == "Secret"
+    if object["type"] == "helm.sh/release.v1"
         && let Some(fields) = object.as_object_mut()
     {
         fields.remove("data");

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Judges a run by what the stores saw. Nothing here comes from the agents' own counters. Pure functions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use flotilla::api::keys;
 use flotilla::protocol::{Epoch, Stamp};
 
 use super::disturber::{Done, Run};
-use super::load::Story;
+use super::load::{self, Story};
 use super::witness::{Beat, Evidence};
 use crate::harness::judge::{self, Ended, was_lost};
 use crate::harness::units::{Claim, End, is_ready};
@@ -61,6 +61,10 @@ pub struct Judgement {
     pub expired: usize,
     /// Versions of objects seen.
     pub sights: usize,
+    /// Of these, of copied Secrets and ConfigMaps.
+    pub copies: usize,
+    /// Of these, of hooks.
+    pub hooks: usize,
     /// Objects that an older claim created after a newer one had removed them; gone again at the end.
     pub late_creates: Vec<String>,
     /// From SIGKILL of a holder to the next claim.
@@ -98,6 +102,7 @@ pub fn judge(evidence: &Evidence, story: &Story, done: &Done, promises: Promises
     let verdict = judge::verdict(claims, &records, &ended);
     let closed =
         |reason: &str| claims.iter().filter(|claim| claim.end == Some(End::Closed(reason.into()))).count();
+    let sights_of = |kind: &str| evidence.sights.iter().filter(|sight| sight.key.ends_with(kind)).count();
     let (after_kill, after_freeze) = gaps(claims, &done.runs);
     let (stale, late_creates) = stale(evidence, story);
     let (lost, resurrected) = objects(evidence, story);
@@ -117,6 +122,8 @@ pub fn judge(evidence: &Evidence, story: &Story, done: &Done, promises: Promises
         takeovers: verdict.takeovers.len(),
         expired: closed("Expired"),
         sights: evidence.sights.len(),
+        copies: sights_of(load::COPY),
+        hooks: sights_of(load::HOOK),
         late_creates,
         after_kill,
         after_freeze,
@@ -177,14 +184,12 @@ fn stale(evidence: &Evidence, story: &Story) -> (Vec<String>, Vec<String>) {
             continue;
         };
         let wanted = story.deployments.get(&claim.deployment);
-        if wanted.is_none_or(|wanted| wanted.version != state.version || !wanted.objects.contains(&sight.key))
-        {
+        let version =
+            wanted.and_then(|wanted| wanted.objects.get(&sight.key).or_else(|| wanted.hooks.get(&sight.key)));
+        if version != Some(&state.version) {
             stale.push(format!(
-                "{} at {} has version {}, and {epoch} was for version {:?}",
-                sight.key,
-                sight.revision,
-                state.version,
-                wanted.map(|wanted| &wanted.version)
+                "{} at {} has version {}, and {epoch} was for version {version:?}",
+                sight.key, sight.revision, state.version
             ));
         }
     }
@@ -196,7 +201,7 @@ fn objects(evidence: &Evidence, story: &Story) -> (Vec<String>, Vec<String>) {
     let mut wanted: BTreeMap<&str, &str> = BTreeMap::new();
     for id in story.now.values() {
         let Some(deployment) = story.deployments.get(id) else { continue };
-        wanted.extend(deployment.objects.iter().map(|key| (key.as_str(), deployment.version.as_str())));
+        wanted.extend(deployment.objects.iter().map(|(key, version)| (key.as_str(), version.as_str())));
     }
     let lost = wanted
         .iter()
@@ -208,10 +213,16 @@ fn objects(evidence: &Evidence, story: &Story) -> (Vec<String>, Vec<String>) {
             Some(_) => None,
         })
         .collect();
+    // A hook is nobody's once it ran: what a killed holder left of one stays, as with Helm.
+    let hooks: BTreeSet<&str> = story
+        .deployments
+        .values()
+        .flat_map(|deployment| deployment.hooks.keys().map(String::as_str))
+        .collect();
     let mut too_much: Vec<String> = evidence
         .objects
         .iter()
-        .filter(|(key, _)| !wanted.contains_key(key.as_str()))
+        .filter(|(key, _)| !wanted.contains_key(key.as_str()) && !hooks.contains(key.as_str()))
         .map(|(key, state)| format!("{key} (version {}, stamp {:?})", state.version, state.stamp))
         .collect();
     for record in evidence.records.iter().filter(|kept| kept.present).map(|kept| &kept.record) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Bundles created, changed, rolled back, deleted and created again all the while, and what was wanted when.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use flotilla::api::HelmOptions;
+use flotilla::api::{DownstreamResource, HelmOptions};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -15,6 +15,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::harness::bundles::{Bundle, Publisher};
+use crate::harness::fleet;
 
 /// Namespaces the objects are spread over.
 const NAMESPACES: usize = 3;
@@ -22,16 +23,27 @@ const NAMESPACES: usize = 3;
 const OBJECTS: std::ops::RangeInclusive<usize> = 3..=7;
 /// One bundle in so many has a Deployment and waits for it.
 const WAITING: usize = 8;
+/// One in so many copies a Secret and a ConfigMap from upstream, and one has a hook.
+const COPYING: usize = 8;
+/// Where among its eight each kind of bundle is.
+const COPIES_AT: usize = 3;
+const HOOKS_AT: usize = 5;
+/// How their names end.
+pub const COPY: &str = "-copy";
+pub const HOOK: &str = "-hook";
+/// What copies show in place of a version, plain and as a Secret has it: they are of no version.
+const COPIED: &str = "copied";
+const COPIED_SECRET: &str = "Y29waWVk";
 /// A request that is not answered by then is sent again.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// What a deployment id stands for.
+/// What a deployment id stands for. Objects are `kind/namespace/name`, each with the version that it shows.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// The content's version, as its objects show it.
-    pub version: String,
-    /// Its objects, `kind/namespace/name`.
-    pub objects: BTreeSet<String>,
+    /// What is there at the end.
+    pub objects: BTreeMap<String, String>,
+    /// Hooks: there for a moment, or left by a holder that was killed.
+    pub hooks: BTreeMap<String, String>,
 }
 
 /// What was asked for.
@@ -69,11 +81,28 @@ impl Load {
     }
 
     /// Creates every bundle once.
-    pub async fn begin(&mut self) {
+    pub async fn begin(&mut self) -> anyhow::Result<()> {
+        self.copied().await?;
         for index in 0..self.bundles {
             let bundle = self.next_version(&name(index));
             self.publish("created", &bundle).await;
         }
+        Ok(())
+    }
+
+    /// What bundles copy, in the place of Fleet's controller.
+    async fn copied(&self) -> anyhow::Result<()> {
+        let units = self.publisher.units();
+        let (client, namespace) = (units.clone().into_client(), units.namespace());
+        for index in (0..self.bundles).filter(|index| index % COPYING == COPIES_AT) {
+            let metadata = json!({"name": copy_of(&name(index)), "namespace": namespace});
+            for kind in ["Secret", "ConfigMap"] {
+                let data = if kind == "Secret" { COPIED_SECRET } else { COPIED };
+                let object = json!({"apiVersion": "v1", "kind": kind, "metadata": metadata, "data": {"version": data}});
+                fleet::apply(&client, object).await?;
+            }
+        }
+        Ok(())
     }
 
     /// One operation after the other, on average `gap` apart, until the deadline.
@@ -121,16 +150,27 @@ impl Load {
         let (version, namespace) = (format!("{}", known.len() + 1), format!("chaos-{}", index % NAMESPACES));
         let count = self.random.random_range(OBJECTS);
         let mut bundle = Bundle::config_maps(name, &namespace, count, &version);
-        let mut objects: BTreeSet<String> =
-            (0..count).map(|object| format!("configmaps/{namespace}/{name}-{object}")).collect();
+        let mut objects: BTreeMap<String, String> = (0..count)
+            .map(|object| (format!("configmaps/{namespace}/{name}-{object}"), version.clone()))
+            .collect();
+        let mut hooks = BTreeMap::new();
         if index.is_multiple_of(WAITING) {
             bundle = bundle.file("manifests/deployment.yaml", deployment(name, &version)).with(|options| {
                 options.helm = Some(HelmOptions { timeout_seconds: 60, ..HelmOptions::default() });
             });
-            objects.insert(format!("deployments/{namespace}/{name}"));
+            objects.insert(format!("deployments/{namespace}/{name}"), version.clone());
+        } else if index % COPYING == COPIES_AT {
+            let copies = ["Secret", "ConfigMap"]
+                .map(|kind| DownstreamResource { kind: kind.into(), name: copy_of(name) });
+            bundle = bundle.with(|options| options.downstream_resources = copies.into());
+            objects.insert(format!("secrets/{namespace}/{}", copy_of(name)), COPIED_SECRET.into());
+            objects.insert(format!("configmaps/{namespace}/{}", copy_of(name)), COPIED.into());
+        } else if index % COPYING == HOOKS_AT {
+            bundle = bundle.file("manifests/hook.yaml", hook(name, &version));
+            hooks.insert(format!("configmaps/{namespace}/{name}{HOOK}"), version);
         }
         known.push(bundle.clone());
-        let wanted = Wanted { version, objects };
+        let wanted = Wanted { objects, hooks };
         lock(&self.story).deployments.insert(bundle.deployment_id(), wanted);
         bundle
     }
@@ -201,6 +241,19 @@ impl Load {
 
 fn name(index: usize) -> String {
     format!("load-{index:02}")
+}
+
+/// The name of what a bundle copies.
+fn copy_of(name: &str) -> String {
+    format!("{name}{COPY}")
+}
+
+fn hook(name: &str, version: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}{HOOK}\n  annotations:\n    \
+         helm.sh/hook: post-install,post-upgrade\n    helm.sh/hook-delete-policy: \
+         before-hook-creation,hook-succeeded\ndata:\n  version: \"{version}\"\n"
+    )
 }
 
 fn deployment(name: &str, version: &str) -> String {

@@ -121,8 +121,9 @@ pub async fn run(world: &mut World, settings: &Settings) -> anyhow::Result<Repor
     let deadline = begun + settings.time;
 
     let loading = async {
-        load.begin().await;
+        load.begin().await?;
         load.run(settings.change, deadline).await;
+        anyhow::Ok(())
     };
     let disturbing = async {
         let mut faults = Faults::new(settings.seed, settings.replicas, settings.ttl, settings.gap);
@@ -136,8 +137,8 @@ pub async fn run(world: &mut World, settings: &Settings) -> anyhow::Result<Repor
             disturber.disturb(fault).await?;
         }
     };
-    let (_, disturbed) = tokio::join!(loading, disturbing);
-    disturbed?;
+    let (loaded, disturbed) = tokio::join!(loading, disturbing);
+    loaded.and(disturbed)?;
     disturber.calm()?;
 
     let calm = Instant::now();

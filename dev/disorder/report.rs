@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -39,6 +40,7 @@ impl Report {
         let mut line = |name: &str, value: String| {
             let _ = writeln!(text, "| {name} | {value} |");
         };
+        line("code", code());
         line("seed", settings.seed.to_string());
         line("time with faults", format!("{:.0} s", settings.time.as_secs_f64()));
         line(
@@ -71,6 +73,8 @@ impl Report {
         line("claims expired by the controller", judgement.expired.to_string());
         line("bundles in quarantine at the end, renewed by hand", renewed.to_string());
         line("versions of objects seen", judgement.sights.to_string());
+        line("– of copied Secrets and ConfigMaps", judgement.copies.to_string());
+        line("– of hooks", judgement.hooks.to_string());
         line("writes in store and audit logs", judgement.audited.to_string());
         line("– of requests whose server was killed or gave up", judgement.unanswered.to_string());
         line("writes refused for their precondition", judgement.refused.to_string());
@@ -112,6 +116,15 @@ impl Report {
             (broken, _) => bail!("{}", broken.join(", ")),
         }
     }
+}
+
+/// The commit that was run, as far as that can be told.
+fn code() -> String {
+    let mut command = Command::new("git");
+    command.args(["describe", "--always", "--dirty"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    let output = command.output().ok().filter(|output| output.status.success());
+    output
+        .map_or("not told by git".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn quantiles(times: &[Duration]) -> String {

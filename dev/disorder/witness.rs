@@ -18,8 +18,8 @@ use crate::harness::units::Ledger;
 use crate::harness::{ControlPlane, GENEROUS, until};
 
 const UNITS: &str = "fleet.cattle.io/bundledeployments/";
-const OBJECTS: [&str; 2] = ["configmaps/", "deployments/"];
-const RECORDS: &str = "secrets/";
+/// Secrets: such as bundles copy. The others are the clusters' own, or release records.
+const OBJECTS: [&str; 3] = ["configmaps/", "deployments/", "secrets/chaos-"];
 const SESSIONS: &str = "leases/cattle-fleet-system/";
 
 /// One version of a deployed object.
@@ -42,8 +42,8 @@ pub struct State {
     pub stamp: Option<Stamp>,
     /// Its content's version: the key `version` of a ConfigMap, an annotation of others.
     pub version: String,
-    /// Its hash label: whose it is.
-    pub hash: String,
+    /// Whose it is: the hash label, or the bundle's name on what it copies.
+    pub owner: String,
 }
 
 /// A sign of life of a session, or its end.
@@ -146,11 +146,12 @@ fn lock(evidence: &Mutex<Evidence>) -> MutexGuard<'_, Evidence> {
 pub fn is_judged(plane: &str, units: &str, key: &str) -> bool {
     match plane {
         "upstream" => key.starts_with(units),
-        _ => {
-            OBJECTS.iter().any(|kind| key.starts_with(kind))
-                || (key.starts_with(RECORDS) && key.contains("/sh.helm.release.v1."))
-        }
+        _ => is_record(key) || OBJECTS.iter().any(|kind| key.starts_with(kind)),
     }
+}
+
+fn is_record(key: &str) -> bool {
+    key.starts_with("secrets/") && key.contains("/sh.helm.release.v1.")
 }
 
 /// The path of the units of a namespace.
@@ -237,7 +238,7 @@ impl Evidence {
             self.take_unit(&name, version);
         } else if version.key.starts_with(SESSIONS) {
             self.take_beat(version);
-        } else if version.key.starts_with(RECORDS) {
+        } else if is_record(&version.key) {
             self.take_record(version);
         } else {
             self.take_object(version);
@@ -314,10 +315,10 @@ impl Evidence {
                 version => version,
             }
             .to_owned(),
-            hash: object["metadata"]["labels"][keys::HASH_LABEL].as_str().unwrap_or_default().to_owned(),
+            owner: owner(&object["metadata"]["labels"]),
         });
-        // Objects of the clusters' own have no such label.
-        let ours = state.as_ref().is_none_or(|state| !state.hash.is_empty());
+        // Objects of the clusters' own have none.
+        let ours = state.as_ref().is_none_or(|state| !state.owner.is_empty());
         if !ours && !self.objects.contains_key(&version.key) {
             return;
         }
@@ -328,6 +329,11 @@ impl Evidence {
         }
         self.sights.push(Sight { revision: version.revision, key: version.key, state });
     }
+}
+
+fn owner(labels: &Value) -> String {
+    let labels = [&labels[keys::HASH_LABEL], &labels[keys::BUNDLE_DEPLOYMENT]];
+    labels.iter().find_map(|label| label.as_str()).unwrap_or_default().to_owned()
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {

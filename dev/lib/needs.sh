@@ -8,6 +8,7 @@ needs() {
     for tool in cargo go; do
         command -v "$tool" >/dev/null || { echo "$1: '$tool' is needed and not on PATH" >&2; return 1; }
     done
+    room "$1"
     command -v cc >/dev/null && return
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "$1: installing Debian's packages gcc and libc6-dev" >&2
@@ -16,6 +17,15 @@ needs() {
     fi
     echo "$1: a C compiler is needed: install Debian's packages gcc and libc6-dev" >&2
     return 1
+}
+
+# What a first run writes, in GiB: this repository's target and the programs in the cache.
+most=9
+
+# room NAME: says beforehand what a full disk would make fail in strange ways later.
+room() {
+    local free=$(($(df --output=avail -k . | tail -n 1) / 1024 / 1024))
+    [ "$free" -ge "$most" ] || echo "$1: only $free GiB are free on this disk; a first run needs about $most" >&2
 }
 
 # Debian's packages of a real node, for dev/cluster and dev/test: installed where that is possible without asking.
