@@ -79,8 +79,8 @@ pub struct RegisterVerb {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Credentials")]
 pub struct AccessFlags {
-    /// URL of the management cluster's API server as the agent reaches it [default: the one in the agent's Secret, else the
-    /// kubeconfig's].
+    /// URL of the management cluster's API server as the agent reaches it [default: the one in the agent's Secret, else
+    /// the kubeconfig's].
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
     /// Certificate authority of that server, PEM [default: as for --server].

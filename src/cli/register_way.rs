@@ -20,8 +20,8 @@ pub struct Way {
     pub server: String,
     /// Its authority, PEM; `None`: one that the system trusts.
     pub authority: Option<String>,
-    /// Somebody said so, now or when the agent's Secret was written: it is not merely how the management cluster is reached
-    /// from here.
+    /// Somebody said so, now or when the agent's Secret was written: it is not merely how the management cluster is
+    /// reached from here.
     pub chosen: bool,
 }
 

@@ -181,7 +181,7 @@ async fn rights(wanted: &Wanted, client: &Client, report: Report<'_>) -> Result<
 }
 
 /// What Fleet's controller made for a Cluster is not ours to change or to take away.
-async fn refuse_managed(client: &Client, plan: &Plan) -> Result<(), UnmanagedError> {
+pub(super) async fn refuse_managed(client: &Client, plan: &Plan) -> Result<(), UnmanagedError> {
     match locate(client, &mut plan.clone(), true).await? {
         Some(cluster) if cluster.labels().get(MANAGEMENT_LABEL).is_none_or(String::is_empty) => {
             Err(UnmanagedError::Managed { cluster: plan.cluster() })

@@ -51,6 +51,11 @@ async fn a_cluster_that_fleet_manages_is_not_touched_by_any_verb() {
             .await,
         of_a_managed_cluster(async |client| revoke(&wanted.plan, &both(client), true, &mut |_| ()).await)
             .await,
+        of_a_managed_cluster(async |client| {
+            let lifetime = Lifetime::Limited(std::time::Duration::from_secs(3600));
+            token::to_print(&client, &wanted.plan, lifetime, 7).await.map(drop)
+        })
+        .await,
     ];
     for (lines, error) in ends {
         assert!(matches!(error, UnmanagedError::Managed { .. }), "{error}");
