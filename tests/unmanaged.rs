@@ -380,11 +380,6 @@ impl Stage {
         self.shell.done(&format!("{labels} fleet.cattle.io/cluster-management-"))?;
         let refused = self.shell.run(registered)?;
         ensure!(refused.code == 1 && refused.stderr.contains("--existing"), "{}", refused.stderr);
-        for verb in ["--rotate-token", "--revoke", "--revoke --delete-bundles"] {
-            let refused = self.shell.run(&format!("{registered} {verb}"))?;
-            ensure!(refused.code == 1 && refused.stderr.contains("managed by Fleet"), "{}", refused.stderr);
-        }
-        ensure!(self.answer(&self.token_of("garden").await?, &namespace_of("garden")).await? == 200);
         self.shell.done(
             "kubectl --context site --namespace garden create deployment fleet-agent --image fleet-agent",
         )?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The server that an agent was given stays, whatever the kubeconfig of who registers again calls it.
+//! What an agent was given stays: its server, whatever the kubeconfig of who registers again calls it, and all of it once
+//! Fleet's controller manages the Cluster.
 
 use anyhow::ensure;
 
@@ -23,6 +24,16 @@ pub async fn the_way_that_was_chosen(stage: &Stage) -> anyhow::Result<()> {
     let (server, fresh) = way_of(&stage.local, "paddock").await?;
     ensure!(server == SERVER && fresh != token, "{server}");
     ensure!(stage.answer(&fresh, &namespace_of("paddock")).await? == 200);
+
+    let label =
+        "kubectl --context management --namespace fleet-default label clusters.fleet.cattle.io paddock";
+    stage.shell.done(&format!("{label} fleet.cattle.io/cluster-management-"))?;
+    for verb in ["", "--rotate-token", "--revoke", "--revoke --delete-bundles"] {
+        let refused = stage.shell.run(&format!("{REGISTER} {verb}"))?;
+        ensure!(refused.code == 1 && refused.stderr.contains("managed by Fleet"), "{}", refused.stderr);
+    }
+    ensure!(stage.answer(&fresh, &namespace_of("paddock")).await? == 200);
+    stage.shell.done(&format!("{label} fleet.cattle.io/cluster-management=x"))?;
 
     // Without the Secret nobody has chosen a server, and the one of this machine is of no use elsewhere.
     stage.delete_secret("paddock").await?;
