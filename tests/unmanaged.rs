@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use flotilla::api::{BundleDeployment, names};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -18,6 +18,8 @@ use tokio::task::JoinHandle;
 mod doctor;
 #[path = "../dev/harness/mod.rs"]
 mod harness;
+#[path = "unmanaged/kept.rs"]
+mod kept;
 #[path = "unmanaged/rights.rs"]
 mod rights;
 
@@ -32,7 +34,7 @@ const AGENTS: &str = "cattle-fleet-system";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clusters_are_registered_by_plain_objects_and_moved_in_and_out() -> anyhow::Result<()> {
-    let tools = Tools::build(&["kube-apiserver", "etcd", "kube-controller-manager", "kubectl"])?;
+    let tools = Tools::build(&["kube-apiserver", "etcd", "kube-controller-manager", "kubectl", "helm"])?;
     let mut dir = tempfile::Builder::new().prefix("flotilla-").tempdir()?;
     let result = stories(&tools, dir.path()).await;
     result.with_context(|| {
@@ -61,7 +63,9 @@ async fn stories(tools: &Tools, dir: &Path) -> anyhow::Result<()> {
     let local = beside(move |here| here.block_on(one.local(&guide)));
     let one = stage.clone();
     let doctor = beside(move |here| here.block_on(doctor::planted_faults_are_found(&one)));
-    for story in [printed, local, doctor] {
+    let one = stage.clone();
+    let kept = beside(move |here| here.block_on(kept::the_way_that_was_chosen(&one)));
+    for story in [printed, local, doctor, kept] {
         story.await??;
     }
     stage.taken_away(&unmanaged).await?;
@@ -101,6 +105,10 @@ impl Stage {
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: stall}\ndata: {fruit: pears}\n",
         )?;
         std::fs::write(work.join("ca.pem"), management.ca_pem())?;
+        std::os::unix::fs::symlink(
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("charts"),
+            work.join("charts"),
+        )?;
         let kubeconfig = work.join("kubeconfig");
         std::fs::write(&kubeconfig, both(&management, &site)?)?;
         let beside = Path::new(BINARY).parent().context("no folder")?;
@@ -108,6 +116,9 @@ impl Stage {
         let variables = [
             ("PATH", format!("{}:{}:{path}", beside.display(), tools.bin.display())),
             ("HOME", work.display().to_string()),
+            ("HELM_CACHE_HOME", work.display().to_string()),
+            ("HELM_CONFIG_HOME", work.display().to_string()),
+            ("HELM_DATA_HOME", work.display().to_string()),
             ("KUBECONFIG", kubeconfig.display().to_string()),
             ("SERVER", management.url()),
             ("ORCHARD", namespace_of("orchard")),
@@ -140,10 +151,7 @@ impl Stage {
 
     /// The token that an agent has been given.
     pub async fn token_of(&self, namespace: &str) -> anyhow::Result<String> {
-        let secrets: Api<Secret> = Api::namespaced(self.local.clone(), namespace);
-        let data = secrets.get("fleet-agent").await?.data.context("an empty Secret")?;
-        let kubeconfig: Value = serde_json::from_slice(&data["kubeconfig"].0)?;
-        Ok(kubeconfig["users"][0]["user"]["token"].as_str().context("no token")?.to_owned())
+        Ok(way_of(&self.local, namespace).await?.1)
     }
 
     /// 200 or the code of the refusal, for who shows this token.
@@ -243,7 +251,12 @@ impl Stage {
         ensure!(shown.stdout.contains("Ready"), "{}", shown.stdout);
         guide.section("When it does not work", &[])?;
 
+        let maps: Api<ConfigMap> = Api::namespaced(self.local.clone(), AGENTS);
+        let settings = json!({"data": {"config": "{\"garbageCollectionInterval\":\"7m\"}"}});
+        maps.patch("fleet-agent", &PatchParams::default(), &Patch::Merge(&settings)).await?;
         guide.section("Exchanging the token", &[])?;
+        let data = maps.get("fleet-agent").await?.data.unwrap_or_default();
+        ensure!(data["config"].contains("7m"), "the exchange took the settings: {data:?}");
         let second = self.token_of(AGENTS).await?;
         ensure!(first != second);
         self.dead(&first, &namespace).await?;
@@ -262,7 +275,9 @@ impl Stage {
             ensure!(!agent.log().contains("eyJ"), "a token is in the log");
         }
         self.a_limited_token_is_printed_on_demand(&namespace).await?;
-        self.foreseen(&namespace, &mut agents).await
+        self.foreseen(&namespace, &mut agents).await?;
+        // No Pod runs here: tests/air_gapped.rs has a node for the first of them.
+        guide.section("The agent", &[]).map(drop)
     }
 
     async fn a_limited_token_is_printed_on_demand(&self, namespace: &str) -> anyhow::Result<()> {
@@ -335,7 +350,20 @@ impl Stage {
         ready(&mut agent).await?;
         let namespace = names::cluster_namespace("fleet-local", "here");
         self.shell.done(&format!("flotilla apply shop/ --context management --namespace {namespace}"))?;
-        self.units(&namespace).await?.until_ready(["shop"], GENEROUS).await
+        self.units(&namespace).await?.until_ready(["shop"], GENEROUS).await?;
+
+        let (server, token) = way_of(&self.upstream, "here").await?;
+        guide.command(outside)?;
+        let (same, fresh) = way_of(&self.upstream, "here").await?;
+        ensure!(same == server && fresh != token, "{same} {server}");
+        ensure!(self.answer(&fresh, &namespace).await? == 200);
+        self.dead(&token, &namespace).await?;
+        self.shell
+            .done("flotilla register here --local --revoke --context management --agent-namespace here")?;
+        self.dead(&fresh, &namespace).await?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.upstream.clone(), &namespace);
+        ensure!(accounts.get_opt("flotilla-agent").await?.is_none(), "its account goes, too");
+        Ok(())
     }
 
     async fn taken_away(&self, guide: &Guide) -> anyhow::Result<()> {
@@ -369,6 +397,16 @@ impl Stage {
         secrets.delete("fleet-agent", &DeleteParams::default()).await?;
         Ok(())
     }
+}
+
+/// Server and token in the agent's Secret.
+pub async fn way_of(client: &Client, namespace: &str) -> anyhow::Result<(String, String)> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let data = secrets.get("fleet-agent").await?.data.context("an empty Secret")?;
+    let kubeconfig: Value = serde_json::from_slice(&data["kubeconfig"].0)?;
+    let server = kubeconfig["clusters"][0]["cluster"]["server"].as_str().context("no server")?;
+    let token = kubeconfig["users"][0]["user"]["token"].as_str().context("no token")?;
+    Ok((server.to_owned(), token.to_owned()))
 }
 
 /// One kubeconfig with a context for each plane.

@@ -13,7 +13,7 @@ use super::{
     correction::Corrections,
     drift, history,
     inbox::Name,
-    monitoring::{AGAIN, Outcome, PACE, Seen},
+    monitoring::{Outcome, Seen},
     outage::{self, Unseen},
     plan::{self, Plan, PlanError},
 };

@@ -33,6 +33,7 @@ pub mod plan;
 pub mod ready;
 pub mod register;
 mod register_print;
+mod register_way;
 pub mod render;
 pub mod reset;
 pub mod rollback;

@@ -8,26 +8,22 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, ValueEnum};
-use kube::config::Kubeconfig;
-
 use super::{
     cluster::ClusterFlags,
     error::CliError,
     output,
     register_print::{self, Printed},
+    register_way::{self, Way},
 };
 use crate::{
     api::duration,
-    registration::{
-        bearer,
-        unmanaged::{
-            self, AGENT_NAMESPACE, Clusters, Done, DownstreamSettings, Identity,
-            LOCAL_REGISTRATION_NAMESPACE, Lifetime, Outcome, Plan, REGISTRATION_NAMESPACE, TOKEN_SECRET,
-            UnmanagedError, Wanted,
-        },
+    registration::unmanaged::{
+        self, AGENT_ACCOUNT, AGENT_NAMESPACE, Clusters, Done, DownstreamSettings, Held, Identity,
+        LOCAL_REGISTRATION_NAMESPACE, Lifetime, Outcome, Plan, REGISTRATION_NAMESPACE, TOKEN_SECRET,
+        UnmanagedError, Wanted,
     },
 };
+use clap::{ArgGroup, Args, ValueEnum};
 
 /// How Pods reach the API server of their own cluster.
 const IN_CLUSTER: &str = "https://kubernetes.default.svc";
@@ -36,6 +32,7 @@ const SHORTEST: Duration = Duration::from_secs(600);
 
 /// Flags of `flotilla register`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("agents_cluster").args(["local", "downstream_kubeconfig"]))]
 pub struct RegisterVerb {
     /// Name of the Cluster.
     pub name: String,
@@ -45,7 +42,7 @@ pub struct RegisterVerb {
     /// Labels of the Cluster, for the targets of bundles.
     #[arg(long = "labels", value_name = "KEY=VALUE,…", value_delimiter = ',', value_parser = label)]
     pub labels: Vec<(String, String)>,
-    /// Print one side's objects for `kubectl apply`, write nothing. The one of downstream has a token in it.
+    /// Print one side's objects for `kubectl apply`, write nothing. Those of downstream have a token in them.
     #[arg(long, value_enum, value_name = "SIDE")]
     pub print: Option<Side>,
     /// Print into this file, which must not exist; only its owner may read it.
@@ -58,7 +55,7 @@ pub struct RegisterVerb {
     #[arg(long, conflicts_with_all = ["rotate_token", "revoke", "print", "local", "labels"])]
     pub existing: bool,
     /// Exchange the token: a new one into the agent's Secret, then the end of all others.
-    #[arg(long, conflicts_with_all = ["revoke", "print"], requires = "downstream_kubeconfig")]
+    #[arg(long, conflicts_with_all = ["revoke", "print"], requires = "agents_cluster")]
     pub rotate_token: bool,
     /// Take token, account and rights away. The bundles stay.
     #[arg(long)]
@@ -66,7 +63,8 @@ pub struct RegisterVerb {
     /// With --revoke: delete the Cluster and its BundleDeployments, too. What they deployed stays.
     #[arg(long, requires = "revoke", conflicts_with = "print")]
     pub delete_bundles: bool,
-    /// Bundles come from the agent's own cluster. Without --server the agent uses its Pod's account.
+    /// Bundles come from the agent's own cluster. Without --server the agent uses its Pod's account, unless its Secret
+    /// has a token already.
     #[arg(long, conflicts_with = "downstream_kubeconfig")]
     pub local: bool,
     /// What the agent needs.
@@ -81,10 +79,11 @@ pub struct RegisterVerb {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Credentials")]
 pub struct AccessFlags {
-    /// URL of the management cluster's API server as the agent reaches it [default: the kubeconfig's].
+    /// URL of the management cluster's API server as the agent reaches it [default: the one in the agent's Secret, else
+    /// the kubeconfig's].
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
-    /// Certificate authority of that server, PEM [default: the kubeconfig's].
+    /// Certificate authority of that server, PEM [default: as for --server].
     #[arg(long, value_name = "FILE", conflicts_with = "system_ca")]
     pub ca_file: Option<PathBuf>,
     /// The agent's system trusts that server's authority.
@@ -93,7 +92,7 @@ pub struct AccessFlags {
     /// Tokens end after this time (at least 10m); nobody renews them but `--rotate-token` [default: they do not end].
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub ttl: Option<Duration>,
-    /// With --print downstream: the token, - for standard input [default: read from the management cluster].
+    /// With --print downstream or secret: the token, - for standard input [default: read from the management cluster].
     #[arg(long, value_name = "FILE", requires = "print")]
     pub token_file: Option<PathBuf>,
     /// With --print upstream: name of the token's Secret. To exchange a token, take a name never used before.
@@ -102,6 +101,13 @@ pub struct AccessFlags {
     /// Leave the agent's account and its rights in its own cluster to the agent's chart.
     #[arg(long)]
     pub for_chart: bool,
+    /// Make the agent's Deployment in its own cluster, too: two replicas of this image.
+    #[arg(long, value_name = "IMAGE", conflicts_with = "for_chart")]
+    pub image: Option<String>,
+    /// The account of the agent's Pods in its own cluster; with --local its rights are bound to it. The chart's is named
+    /// like its release.
+    #[arg(long, value_name = "NAME", default_value = AGENT_ACCOUNT)]
+    pub service_account: String,
 }
 
 /// Flags that choose clusters and namespaces.
@@ -135,6 +141,8 @@ pub enum Side {
     Upstream,
     /// The agent's own cluster.
     Downstream,
+    /// Of the agent's own cluster only the Secret, to exchange the token: the settings stay.
+    Secret,
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
@@ -181,14 +189,32 @@ pub async fn run(
     let given = verb.clusters.cluster_namespace.is_some();
     unmanaged::locate(&upstream, &mut plan, given).await?;
     let downstream = verb.downstream(&upstream).await?;
+    let held = match &downstream {
+        Some(local) => unmanaged::held(local, &plan).await?,
+        None => None,
+    };
+    // In local mode it is told by the Secret alone that the agent was given a token.
+    if held.as_ref().is_some_and(|held| held.token.is_some()) {
+        plan.identity = Identity::Own;
+    }
     if verb.revoke {
         let clusters = Clusters { upstream, downstream };
         unmanaged::revoke(&plan, &clusters, verb.delete_bundles, &mut report).await?;
         return told;
     }
-    let wanted = verb.wanted(plan, word)?;
-    if is_of_this_machine(&wanted.server) {
-        warn(&format!("an agent elsewhere cannot reach {}: name the server with --server", wanted.server));
+    if verb.rotate_token && plan.identity == Identity::Pod {
+        return Err(CliError::Refused(
+            "this agent uses the account of its Pod: there is no token to exchange".into(),
+        ));
+    }
+    let (wanted, chosen) = verb.wanted(plan, word, held.as_ref())?;
+    if !chosen && register_way::is_of_this_machine(&wanted.server) {
+        let unreachable =
+            format!("an agent elsewhere cannot reach {}: name the server with --server", wanted.server);
+        if verb.rotate_token {
+            return Err(CliError::Refused(unreachable));
+        }
+        warn(&unreachable);
     }
     match downstream {
         Some(local) if verb.rotate_token => {
@@ -214,7 +240,7 @@ async fn print(verb: &RegisterVerb, side: Side, out: &mut Vec<u8>, word: u64) ->
     if verb.revoke {
         return match side {
             Side::Upstream => register_print::revocation(out, &plan),
-            Side::Downstream => Err(CliError::Refused(
+            Side::Downstream | Side::Secret => Err(CliError::Refused(
                 "in the agent's cluster there is only its Secret to delete: `kubectl delete secret fleet-agent`"
                     .into(),
             )),
@@ -233,14 +259,17 @@ async fn print(verb: &RegisterVerb, side: Side, out: &mut Vec<u8>, word: u64) ->
             Some(unmanaged::token_to_print(&client, &plan, verb.lifetime()?, word).await?)
         }
     };
-    let wanted = verb.wanted(plan, word)?;
+    let (wanted, _) = verb.wanted(plan, word, None)?;
     let access = match &token {
         None => unmanaged::Access::Pod { server: &wanted.server },
         Some(token) => {
             unmanaged::Access::Token { server: &wanted.server, authority: wanted.authority.as_deref(), token }
         }
     };
-    register_print::downstream(out, &wanted.plan, &access, wanted.settings)
+    if side == Side::Secret {
+        return register_print::secret(out, &wanted.plan, &access);
+    }
+    register_print::downstream(out, &wanted.plan, &access, &wanted.settings)
 }
 
 impl RegisterVerb {
@@ -251,14 +280,18 @@ impl RegisterVerb {
 
     fn plan(&self) -> Result<Plan, CliError> {
         let identity = if self.local && self.access.server.is_none() { Identity::Pod } else { Identity::Own };
-        if identity == Identity::Pod && self.access.for_chart {
+        let account = &self.access.service_account;
+        if identity == Identity::Pod && self.access.for_chart && account == AGENT_ACCOUNT {
             return Err(CliError::Refused(
-                "the agent's chart does all of this by itself: install it with local.enabled=true".into(),
+                "the agent's chart does all of this by itself: install it with local.enabled=true, or name the account \
+                 of its Pods with --service-account"
+                    .into(),
             ));
         }
         let labels: BTreeMap<_, _> = self.labels.iter().cloned().collect();
         let (given, agents) = (self.clusters.cluster_namespace.as_deref(), &self.clusters.agent_namespace);
-        Ok(Plan::new(&self.name, self.registration_namespace(), given, labels, agents, identity)?)
+        let plan = Plan::new(&self.name, self.registration_namespace(), given, labels, agents, identity)?;
+        Ok(plan.with_agent_account(account)?)
     }
 
     fn lifetime(&self) -> Result<Lifetime, CliError> {
@@ -269,40 +302,24 @@ impl RegisterVerb {
         }
     }
 
-    fn wanted(&self, plan: Plan, word: u64) -> Result<Wanted, CliError> {
-        let (server, authority) =
-            if plan.identity == Identity::Pod { (IN_CLUSTER.to_owned(), None) } else { self.server()? };
-        Ok(Wanted {
+    /// And whether the server was chosen by somebody.
+    fn wanted(&self, plan: Plan, word: u64, held: Option<&Held>) -> Result<(Wanted, bool), CliError> {
+        let Way { server, authority, chosen } = match plan.identity {
+            Identity::Pod => Way { server: IN_CLUSTER.to_owned(), authority: None, chosen: true },
+            Identity::Own => register_way::find(&self.access, held, &self.upstream())?,
+        };
+        let settings =
+            DownstreamSettings { for_chart: self.access.for_chart, image: self.access.image.clone() };
+        let wanted = Wanted {
             plan,
             lifetime: self.lifetime()?,
             server,
             authority,
-            settings: DownstreamSettings { for_chart: self.access.for_chart },
+            settings,
             dry_run: self.dry_run,
             word,
-        })
-    }
-
-    /// The server and its authority, by flag or as the kubeconfig has them.
-    fn server(&self) -> Result<(String, Option<String>), CliError> {
-        let flags = &self.access;
-        let by_flag = flags.ca_file.as_deref().map(read).transpose()?;
-        let decided = by_flag.is_some() || flags.system_ca;
-        if let (Some(server), true) = (&flags.server, decided) {
-            return Ok((server.clone(), by_flag));
-        }
-        let mut kubeconfig = self.upstream().kubeconfig()?.ok_or_else(|| {
-            let what = "--server, and --ca-file or --system-ca";
-            CliError::Refused(format!("there is no kubeconfig of the management cluster: give {what}"))
-        })?;
-        if let Some(context) = &self.clusters.context {
-            kubeconfig.current_context = Some(context.clone());
-        }
-        let server = flags.server.clone().or_else(|| bearer::server(&kubeconfig).map(str::to_owned));
-        let server = server.ok_or_else(|| {
-            CliError::Refused("the kubeconfig's context names no server: give one with --server".into())
-        })?;
-        Ok((server, if decided { by_flag } else { authority(&kubeconfig)? }))
+        };
+        Ok((wanted, chosen))
     }
 
     fn upstream(&self) -> ClusterFlags {
@@ -324,21 +341,8 @@ impl RegisterVerb {
     }
 }
 
-fn authority(kubeconfig: &Kubeconfig) -> Result<Option<String>, CliError> {
-    use base64::{Engine, engine::general_purpose::STANDARD};
-    let name = bearer::context(kubeconfig).map(|context| context.cluster.as_str());
-    let cluster = kubeconfig.clusters.iter().find(|cluster| Some(cluster.name.as_str()) == name);
-    let Some(cluster) = cluster.and_then(|cluster| cluster.cluster.as_ref()) else { return Ok(None) };
-    if let Some(data) = &cluster.certificate_authority_data {
-        let bytes = STANDARD.decode(data).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-        let bad =
-            || CliError::Refused("the kubeconfig's certificate-authority-data is not PEM in base64".into());
-        return bytes.map(Some).ok_or_else(bad);
-    }
-    cluster.certificate_authority.as_deref().map(|path| read(Path::new(path))).transpose()
-}
-
-fn read(path: &Path) -> Result<String, CliError> {
+/// The text of a file that a flag names.
+pub(super) fn read(path: &Path) -> Result<String, CliError> {
     std::fs::read_to_string(path)
         .map_err(|source| CliError::Read { path: path.display().to_string(), source })
 }
@@ -368,11 +372,6 @@ fn write_private(path: &Path, text: &[u8]) -> Result<(), CliError> {
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let file = options.open(path).and_then(|mut file| file.write_all(text));
     file.map_err(|source| CliError::Write { path: path.display().to_string(), source })
-}
-
-fn is_of_this_machine(server: &str) -> bool {
-    let host = server.split_once("://").map_or(server, |(_, rest)| rest);
-    ["127.", "localhost", "[::1]", "0.0.0.0"].iter().any(|start| host.starts_with(start))
 }
 
 fn line(done: &Done) -> String {

@@ -62,14 +62,24 @@ pub fn downstream(
     out: &mut dyn Write,
     plan: &Plan,
     access: &Access<'_>,
-    settings: DownstreamSettings,
+    settings: &DownstreamSettings,
 ) -> Result<(), CliError> {
+    head(out, plan, access)?;
+    print(out, &unmanaged::downstream_objects(plan, access, settings))
+}
+
+/// Of the agent's side what changes when its token is exchanged.
+pub fn secret(out: &mut dyn Write, plan: &Plan, access: &Access<'_>) -> Result<(), CliError> {
+    head(out, plan, access)?;
+    print(out, &[unmanaged::downstream_secret(plan, access)])
+}
+
+fn head(out: &mut dyn Write, plan: &Plan, access: &Access<'_>) -> Result<(), CliError> {
     let secret = match access {
         Access::Pod { .. } => "",
         Access::Token { .. } => " It holds a token: keep it as you keep passwords.",
     };
-    output::write(out, &format!("# Cluster {}, the agent's side.{secret}\n", plan.cluster()))?;
-    print(out, &unmanaged::downstream_objects(plan, access, settings))
+    output::write(out, &format!("# Cluster {}, the agent's side.{secret}\n", plan.cluster()))
 }
 
 /// What is to be deleted on the management cluster.

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The bearer token in a kubeconfig, and what it says of itself.
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use kube::config::{Context, Kubeconfig};
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
+use kube::config::{Cluster, Context, Kubeconfig};
 use serde_json::Value;
 
 /// The current context.
@@ -11,10 +14,20 @@ pub fn context(kubeconfig: &Kubeconfig) -> Option<&Context> {
     kubeconfig.contexts.iter().find(|context| context.name == current)?.context.as_ref()
 }
 
+/// The current context's cluster: its server and authority.
+pub fn cluster(kubeconfig: &Kubeconfig) -> Option<&Cluster> {
+    let name = context(kubeconfig)?.cluster.as_str();
+    kubeconfig.clusters.iter().find(|cluster| cluster.name == name)?.cluster.as_ref()
+}
+
 /// URL of the current context's server.
 pub fn server(kubeconfig: &Kubeconfig) -> Option<&str> {
-    let name = context(kubeconfig)?.cluster.as_str();
-    kubeconfig.clusters.iter().find(|cluster| cluster.name == name)?.cluster.as_ref()?.server.as_deref()
+    cluster(kubeconfig)?.server.as_deref()
+}
+
+/// The authority that stands in a kubeconfig's cluster itself, PEM in base64. `None`: it is no such text.
+pub fn authority(data: &str) -> Option<String> {
+    String::from_utf8(STANDARD.decode(data).ok()?).ok()
 }
 
 /// The token of the current context's user, where it stands in the kubeconfig itself. Not to be told.
@@ -26,12 +39,21 @@ pub fn token(kubeconfig: &Kubeconfig) -> Option<String> {
     user["token"].as_str().filter(|token| !token.is_empty()).map(str::to_owned)
 }
 
+/// The account that a token is for by its own words, as `system:serviceaccount:NAMESPACE:NAME`. `None`: it does not say.
+/// Nothing is verified here.
+pub fn account(token: &str) -> Option<String> {
+    Some(payload(token)?["sub"].as_str()?.to_owned())
+}
+
 /// When a token ends by its own words, in seconds since 1970. `None`: never, or it is no JSON web token. Nothing is
 /// verified here.
 pub fn expires(token: &str) -> Option<i64> {
+    payload(token)?["exp"].as_i64()
+}
+
+fn payload(token: &str) -> Option<Value> {
     let payload = token.split('.').nth(1)?;
-    let payload: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()?;
-    payload["exp"].as_i64()
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -59,5 +81,7 @@ users: [{name: y, user: {token: other}}, {name: u, user: {token: mine}}]
         assert_eq!(expires(&token(r#"{"exp":1700000000}"#)), Some(1_700_000_000));
         assert_eq!(expires(&token(r#"{"sub":"x"}"#)), None);
         assert_eq!(expires("opaque"), None);
+        assert_eq!(account(&token(r#"{"sub":"system:x"}"#)).as_deref(), Some("system:x"));
+        assert_eq!(account("opaque"), None);
     }
 }

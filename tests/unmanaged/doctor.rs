@@ -164,6 +164,12 @@ async fn the_secret_can_be_wrong_in_many_ways(stage: &Stage, namespace: &str) ->
     let plane = &stage.management;
     write(&plane.token_kubeconfig("nonsense", namespace)).await?;
     expect(&look(stage, "")?, "credentials", "failed", "the token is not valid", "--rotate-token")?;
+    // A Cluster of Fleet's controller, on which `flotilla register` does nothing.
+    let label = "kubectl --context management --namespace fleet-default label clusters.fleet.cattle.io sick";
+    stage.shell.done(&format!("{label} fleet.cattle.io/cluster-management-"))?;
+    let found = look(stage, "")?;
+    expect(&found, "credentials", "failed", "the token is not valid", "fleet-agent-bootstrap")?;
+    stage.shell.done(&format!("{label} fleet.cattle.io/cluster-management=x"))?;
     // Its own words say that it is over: {"exp":1000000000}.
     write(&plane.token_kubeconfig("e30.eyJleHAiOjEwMDAwMDAwMDB9.x", namespace)).await?;
     expect(&look(stage, "")?, "token", "failed", "ended on 2001-09-09", "--rotate-token")?;

@@ -8,6 +8,7 @@ use kube::{Api, Client, ResourceExt, api::ListParams, config::Kubeconfig};
 use super::{
     Now, definitions,
     finding::Findings,
+    origin::{Origin, origin},
     reach::reach,
     rights::{self, Subject},
 };
@@ -28,9 +29,6 @@ const SOON: TimeDelta = TimeDelta::days(7);
 const SEEN: TimeDelta = TimeDelta::minutes(35);
 
 const FIX_DEFINITIONS: &str = "flotilla crds | kubectl apply --server-side -f - (on the management cluster)";
-const FIX_RIGHTS: &str = "flotilla register NAME (on the management cluster; again does no harm)";
-const FIX_TOKEN: &str =
-    "flotilla register NAME --rotate-token --downstream-kubeconfig FILE, or a new bootstrap Secret";
 
 /// Everything there.
 pub(super) async fn check(
@@ -41,13 +39,14 @@ pub(super) async fn check(
     findings: &mut Findings,
     now: Now<'_>,
 ) {
+    let origin = origin(registration, admin).await;
     // With the files of a Pod, which are not here, the management cluster is the agent's own.
     let (client, subject) = if of_a_pod_elsewhere(&registration.kubeconfig) {
         (local.clone(), agent.clone())
     } else {
-        match connect(registration, findings, now).await {
+        match connect(registration, origin, findings, now).await {
             Some(client) => (client, Subject::Caller),
-            None => return look_at_cluster(registration, admin, findings, now).await,
+            None => return look_at_cluster(registration, origin, admin, findings, now).await,
         }
     };
     let namespace = bearer::context(&registration.kubeconfig).and_then(|context| context.namespace.clone());
@@ -55,25 +54,26 @@ pub(super) async fn check(
     let registered_in = registration.cluster_registration_namespace.as_str();
     served(&client, findings).await;
     let wanted = rights::upstream(&namespace, registered_in, &registration.cluster_name);
-    rights::check(findings, "management-rights", &client, &subject, wanted, FIX_RIGHTS).await;
+    rights::check(findings, "management-rights", &client, &subject, wanted, origin.fix_rights()).await;
     if subject == Subject::Caller {
-        no_more_than_needed(&client, &namespace, registered_in, findings).await;
+        no_more_than_needed(&client, &namespace, registered_in, origin, findings).await;
     }
     agent_bundle(&client, &namespace, registration, findings).await;
-    look_at_cluster(registration, admin, findings, now).await;
+    look_at_cluster(registration, origin, admin, findings, now).await;
 }
 
 /// Reaches it with the agent's credentials.
-async fn connect(registration: &Registration, findings: &mut Findings, now: Now<'_>) -> Option<Client> {
+async fn connect(
+    registration: &Registration,
+    origin: Origin,
+    findings: &mut Findings,
+    now: Now<'_>,
+) -> Option<Client> {
     let check = "management-cluster";
     let upstream = match Upstream::connect(registration.kubeconfig.clone()).await {
         Ok(upstream) => upstream,
         Err(error) => {
-            findings.fail(
-                check,
-                chain(&error),
-                "write the Secret anew: `flotilla register NAME --print downstream`",
-            );
+            findings.fail(check, chain(&error), origin.fix_secret());
             return None;
         }
     };
@@ -83,14 +83,18 @@ async fn connect(registration: &Registration, findings: &mut Findings, now: Now<
     );
     let client = upstream.client();
     reach(&client, findings, [check, "management-clock"], &fix, now).await?;
-    expiry(registration, findings, now);
+    expiry(registration, origin, findings, now);
     match upstream.access().await {
         Access::Granted => {
             findings.ok("credentials", format!("{server} lets the agent list BundleDeployments"));
             Some(client)
         }
         Access::Refused(error) if answer(&error) == Some(401) => {
-            findings.fail("credentials", format!("the token is not valid: {}", chain(&error)), FIX_TOKEN);
+            findings.fail(
+                "credentials",
+                format!("the token is not valid: {}", chain(&error)),
+                origin.fix_token(),
+            );
             None
         }
         // The list of rights says which.
@@ -113,7 +117,7 @@ fn answer(error: &crate::upstream::UpstreamError) -> Option<u16> {
     }
 }
 
-fn expiry(registration: &Registration, findings: &mut Findings, now: Now<'_>) {
+fn expiry(registration: &Registration, origin: Origin, findings: &mut Findings, now: Now<'_>) {
     let Some(token) = bearer::token(&registration.kubeconfig) else { return };
     let Some(end) = bearer::expires(&token).and_then(|end| DateTime::from_timestamp(end, 0)) else {
         return findings.ok("token", "does not end by itself");
@@ -121,9 +125,9 @@ fn expiry(registration: &Registration, findings: &mut Findings, now: Now<'_>) {
     let left = end - now();
     let end = end.format("%Y-%m-%d %H:%M UTC");
     if left <= TimeDelta::zero() {
-        findings.fail("token", format!("ended on {end}"), FIX_TOKEN);
+        findings.fail("token", format!("ended on {end}"), origin.fix_token());
     } else if left <= SOON {
-        findings.warn("token", format!("ends on {end}, and nobody renews it"), FIX_TOKEN);
+        findings.warn("token", format!("ends on {end}, and nobody renews it"), origin.fix_token());
     } else {
         findings.ok("token", format!("is good until {end}"));
     }
@@ -168,7 +172,13 @@ async fn served(client: &Client, findings: &mut Findings) {
     }
 }
 
-async fn no_more_than_needed(client: &Client, namespace: &str, registered_in: &str, findings: &mut Findings) {
+async fn no_more_than_needed(
+    client: &Client,
+    namespace: &str,
+    registered_in: &str,
+    origin: Origin,
+    findings: &mut Findings,
+) {
     let check = "management-excess";
     match rights::split(client, &Subject::Caller, rights::excess(namespace, registered_in)).await {
         Err(error) => findings.skip(check, format!("cannot ask for rights: {}", ServerError(error))),
@@ -177,11 +187,7 @@ async fn no_more_than_needed(client: &Client, namespace: &str, registered_in: &s
         }
         Ok((granted, _)) => {
             let granted: Vec<_> = granted.iter().map(ToString::to_string).collect();
-            findings.warn(
-                check,
-                format!("the agent could also {}", granted.join(", ")),
-                "give it an account of its own: `flotilla register NAME`",
-            );
+            findings.warn(check, format!("the agent could also {}", granted.join(", ")), origin.fix_excess());
         }
     }
 }
@@ -216,6 +222,7 @@ fn existing(registration: &Registration) -> String {
 /// What only an administrator sees.
 async fn look_at_cluster(
     registration: &Registration,
+    origin: Origin,
     admin: Option<&Client>,
     findings: &mut Findings,
     now: Now<'_>,
@@ -236,7 +243,11 @@ async fn look_at_cluster(
     let cluster = match clusters.get_opt(name).await {
         Ok(Some(cluster)) => cluster,
         Ok(None) => {
-            return findings.fail(check, format!("Cluster {namespace}/{name} does not exist"), FIX_RIGHTS);
+            return findings.fail(
+                check,
+                format!("Cluster {namespace}/{name} does not exist"),
+                origin.fix_rights(),
+            );
         }
         Err(error) => return findings.skip(check, format!("cannot read it: {}", ServerError(error))),
     };

@@ -9,6 +9,7 @@ mod agent_side;
 mod definitions;
 mod finding;
 mod management_side;
+mod origin;
 mod reach;
 pub mod rights;
 

@@ -16,7 +16,7 @@ impl Plan {
     pub fn account(&self) -> (&str, &str) {
         match self.identity {
             Identity::Own => (&self.cluster_namespace, ACCOUNT),
-            Identity::Pod => (&self.agent_namespace, super::downstream::ACCOUNT),
+            Identity::Pod => (&self.agent_namespace, &self.agent_account),
         }
     }
 

@@ -4,14 +4,14 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use super::Plan;
+use super::{Plan, deployment};
 use crate::{
     api::names::safe_concat_name,
     registration::{SECRET, managed::kubeconfig_text},
 };
 
 /// Name of the agent's account in its own cluster, where the chart does not make it.
-pub(super) const ACCOUNT: &str = "fleet-agent";
+pub const ACCOUNT: &str = "fleet-agent";
 /// Where a Pod finds what proves its account; the kubelet renews it.
 const POD_FILES: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -34,36 +34,40 @@ pub enum Access<'a> {
 }
 
 /// What the objects differ in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Leave account and rights to the agent's chart, which makes its own.
     pub for_chart: bool,
+    /// Make the agent's Deployment, too, of this image.
+    pub image: Option<String>,
 }
 
-/// All of them, in order; the Secret comes last, so that everything is there when the agent finds it.
-pub fn objects(plan: &Plan, access: &Access<'_>, settings: Settings) -> Vec<Value> {
+/// All of them, in order; the Secret comes after what the agent needs when it finds it, and the agent itself comes last.
+pub fn objects(plan: &Plan, access: &Access<'_>, settings: &Settings) -> Vec<Value> {
     let namespace = plan.agent_namespace.as_str();
+    let account = plan.agent_account.as_str();
     let agent = json!({"name": SECRET, "namespace": namespace});
     let mut objects = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})];
     if !settings.for_chart {
         objects.push(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {
-            "name": ACCOUNT, "namespace": namespace}}));
+            "name": account, "namespace": namespace}}));
         // Bundles may contain anything, and the agent deploys what they contain.
         objects.push(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": {"name": safe_concat_name(&[namespace, ACCOUNT])},
+            "metadata": {"name": safe_concat_name(&[namespace, account])},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}]}));
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}]}));
     }
     let config = json!({"labels": plan.labels}).to_string();
     objects.push(
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": agent, "data": {"config": config}}),
     );
     objects.push(secret(plan, access));
+    objects.extend(settings.image.as_deref().map(|image| deployment::object(plan, image)));
     objects
 }
 
 /// Secret `fleet-agent` with the keys of Fleet's own.
-pub(super) fn secret(plan: &Plan, access: &Access<'_>) -> Value {
+pub fn secret(plan: &Plan, access: &Access<'_>) -> Value {
     let mut data = json!({});
     for (key, value) in [
         ("kubeconfig", kubeconfig(plan, access).as_str()),

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The objects, applied: registering, exchanging the token, taking it all away. Each may be cut off and run again.
 
-use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams},
-    config::Kubeconfig,
 };
 use serde_json::{Value, json};
 
 use super::{
-    Access, DownstreamSettings, Identity, MANAGEMENT_LABEL, Plan, UnmanagedError, downstream, token,
-    token::Lifetime,
+    Access, DownstreamSettings, Identity, MANAGEMENT_LABEL, Plan, UnmanagedError, downstream,
+    held::held,
+    token::{self, Lifetime},
     upstream,
     write::{self, Done, Mode, Outcome, name_of},
 };
 use crate::{
     api::{BundleDeployment, Cluster},
-    registration::{SECRET, bearer},
+    registration::SECRET,
 };
 
 /// Both sides, with the rights of who registers.
@@ -89,7 +88,8 @@ pub async fn register(
         let access = Access::Pod { server: &wanted.server };
         return put_downstream(wanted, local, &access, report).await;
     }
-    if let Some(token) = held_token(local, plan, &wanted.server).await?
+    let held = held(local, plan).await?.filter(|held| held.server == wanted.server);
+    if let Some(token) = held.and_then(|held| held.token)
         && token::is_known(&clusters.upstream, plan, &token).await?
     {
         return put_downstream(wanted, local, &access(wanted, &token), report).await;
@@ -111,6 +111,7 @@ pub async fn rotate(
     report: Report<'_>,
 ) -> Result<(), UnmanagedError> {
     let plan = &wanted.plan;
+    refuse_managed(upstream, plan).await?;
     let minted = token::mint(upstream, plan, wanted.lifetime, wanted.word).await?;
     report(minted.done);
     token::until_known(upstream, plan, &minted.token).await?;
@@ -131,6 +132,7 @@ pub async fn revoke(
     report: Report<'_>,
 ) -> Result<(), UnmanagedError> {
     let upstream = &clusters.upstream;
+    refuse_managed(upstream, plan).await?;
     for done in token::end(upstream, plan, None).await? {
         report(done);
     }
@@ -165,21 +167,27 @@ pub async fn revoke(
 
 /// Everything on the management cluster but the token.
 async fn rights(wanted: &Wanted, client: &Client, report: Report<'_>) -> Result<(), UnmanagedError> {
-    let mut plan = wanted.plan.clone();
-    if let Some(cluster) = locate(client, &mut plan, true).await?
-        && cluster.labels().get(MANAGEMENT_LABEL).is_none_or(String::is_empty)
-    {
-        return Err(UnmanagedError::Managed { cluster: plan.cluster() });
-    }
-    for object in upstream::objects(&plan) {
+    let plan = &wanted.plan;
+    refuse_managed(client, plan).await?;
+    for object in upstream::objects(plan) {
         let shared = object["kind"] == "ClusterRole" || object["metadata"]["name"] == plan.namespace.as_str();
         let mode = if shared && object["kind"] != "Cluster" { Mode::Create } else { Mode::Apply };
         report(write::put(client, &object, mode, wanted.dry_run).await?);
         if object["kind"] == "Cluster" && !wanted.dry_run {
-            report(set_status(client, &plan).await?);
+            report(set_status(client, plan).await?);
         }
     }
     Ok(())
+}
+
+/// What Fleet's controller made for a Cluster is not ours to change or to take away.
+pub(super) async fn refuse_managed(client: &Client, plan: &Plan) -> Result<(), UnmanagedError> {
+    match locate(client, &mut plan.clone(), true).await? {
+        Some(cluster) if cluster.labels().get(MANAGEMENT_LABEL).is_none_or(String::is_empty) => {
+            Err(UnmanagedError::Managed { cluster: plan.cluster() })
+        }
+        _ => Ok(()),
+    }
 }
 
 async fn set_status(client: &Client, plan: &Plan) -> Result<Done, UnmanagedError> {
@@ -210,7 +218,7 @@ async fn put_downstream(
     access: &Access<'_>,
     report: Report<'_>,
 ) -> Result<(), UnmanagedError> {
-    for object in downstream::objects(&wanted.plan, access, wanted.settings) {
+    for object in downstream::objects(&wanted.plan, access, &wanted.settings) {
         // The settings are the user's, once they are there.
         let mode = match object["kind"].as_str() {
             Some("ConfigMap" | "Namespace") => Mode::Create,
@@ -229,16 +237,6 @@ fn access<'a>(wanted: &'a Wanted, token: &'a str) -> Access<'a> {
     Access::Token { server: &wanted.server, authority: wanted.authority.as_deref(), token }
 }
 
-/// The token that the agent has already, if it is for the same cluster namespace and the same server.
-async fn held_token(local: &Client, plan: &Plan, server: &str) -> Result<Option<String>, UnmanagedError> {
-    let secrets: Api<Secret> = Api::namespaced(local.clone(), &plan.agent_namespace);
-    let reading = UnmanagedError::secret(format!("read Secret {}/{SECRET}", plan.agent_namespace));
-    let Some(secret) = secrets.get_opt(SECRET).await.map_err(reading)? else { return Ok(None) };
-    let text = secret.data.as_ref().and_then(|data| data.get("kubeconfig"));
-    let text = text.and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
-    let Some(Ok(kubeconfig)) = text.map(Kubeconfig::from_yaml) else { return Ok(None) };
-    let namespace = bearer::context(&kubeconfig).and_then(|context| context.namespace.as_deref());
-    let same =
-        namespace == Some(plan.cluster_namespace.as_str()) && bearer::server(&kubeconfig) == Some(server);
-    Ok(bearer::token(&kubeconfig).filter(|_| same))
-}
+#[cfg(test)]
+#[path = "flow_tests.rs"]
+mod tests;

@@ -6,10 +6,12 @@
 //! `fleet-agent`, as if the managed flow had ended there.
 
 mod account;
+mod deployment;
 mod downstream;
 mod error;
 mod existing_cluster;
 mod flow;
+mod held;
 mod token;
 mod upstream;
 mod write;
@@ -19,10 +21,14 @@ use std::collections::BTreeMap;
 use crate::api::names;
 
 pub use account::{ACCOUNT, CONTENT_ROLE, UNIT_ROLE};
-pub use downstream::{Access, Settings as DownstreamSettings, objects as downstream_objects};
+pub use downstream::{
+    ACCOUNT as AGENT_ACCOUNT, Access, Settings as DownstreamSettings, objects as downstream_objects,
+    secret as downstream_secret,
+};
 pub use error::UnmanagedError;
 pub use existing_cluster::{AGENT_BUNDLE_LABEL, keep_agent_bundle_away};
 pub use flow::{Clusters, Report, Wanted, locate, register, revoke, rotate};
+pub use held::{Held, held};
 pub use token::{Lifetime, to_print as token_to_print};
 pub use upstream::{objects as upstream_objects, rights, status_patch, token_secret};
 pub use write::{Done, Outcome};
@@ -51,6 +57,8 @@ pub struct Plan {
     pub labels: BTreeMap<String, String>,
     /// The agent's namespace in its own cluster.
     pub agent_namespace: String,
+    /// The account of the agent's Pods there.
+    pub agent_account: String,
     /// Whose account it is that reads and claims.
     pub identity: Identity,
 }
@@ -87,6 +95,7 @@ impl Plan {
             }
         }
         Ok(Self {
+            agent_account: AGENT_ACCOUNT.to_owned(),
             name: name.to_owned(),
             namespace: namespace.to_owned(),
             cluster_namespace,
@@ -94,6 +103,17 @@ impl Plan {
             agent_namespace: agent_namespace.to_owned(),
             identity,
         })
+    }
+}
+
+impl Plan {
+    /// The same for Pods that run under another account.
+    pub fn with_agent_account(mut self, account: &str) -> Result<Self, UnmanagedError> {
+        if !is_name(account, 253) {
+            return Err(UnmanagedError::Name { what: "the name of an account", text: account.to_owned() });
+        }
+        account.clone_into(&mut self.agent_account);
+        Ok(self)
     }
 }
 

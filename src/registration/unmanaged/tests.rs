@@ -48,7 +48,8 @@ fn a_pod_needs_no_account_of_its_own_on_its_own_cluster() {
     let objects = rights(&plan);
     assert!(objects.iter().all(|object| object["kind"] != "ServiceAccount"));
     assert!(objects[1..].iter().all(|object| object["subjects"][0]["namespace"] == "cattle-fleet-system"));
-    let all = downstream_objects(&plan, &Access::Pod { server: "https://in" }, DownstreamSettings::default());
+    let all =
+        downstream_objects(&plan, &Access::Pod { server: "https://in" }, &DownstreamSettings::default());
     let kubeconfig = decoded(all.last().unwrap(), "kubeconfig");
     assert!(kubeconfig.contains("tokenFile") && !kubeconfig.contains("\"token\""), "{kubeconfig}");
     assert!(Kubeconfig::from_yaml(&kubeconfig).is_ok());
@@ -61,7 +62,7 @@ fn decoded(secret: &Value, key: &str) -> String {
 #[test]
 fn the_secret_has_fleets_keys_and_comes_last() {
     let access = Access::Token { server: "https://up", authority: Some("pem"), token: "t" };
-    let all = downstream_objects(&plan(Identity::Own), &access, DownstreamSettings::default());
+    let all = downstream_objects(&plan(Identity::Own), &access, &DownstreamSettings::default());
     let secret = all.last().unwrap();
     assert_eq!(write::name_of(secret), "Secret cattle-fleet-system/fleet-agent");
     assert_eq!(decoded(secret, "clusterName"), "shop");
@@ -70,8 +71,8 @@ fn the_secret_has_fleets_keys_and_comes_last() {
     let kubeconfig = Kubeconfig::from_yaml(&decoded(secret, "kubeconfig")).unwrap();
     assert_eq!(kubeconfig.contexts[0].context.clone().unwrap().namespace, Some(namespace));
 
-    let for_chart = DownstreamSettings { for_chart: true };
-    let without = downstream_objects(&plan(Identity::Own), &access, for_chart);
+    let for_chart = DownstreamSettings { for_chart: true, image: None };
+    let without = downstream_objects(&plan(Identity::Own), &access, &for_chart);
     assert_eq!(
         kinds(&without),
         [

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::{
     Plan, UnmanagedError,
     account::ACCOUNT,
+    flow::refuse_managed,
     upstream::{self, TOKEN_LABEL},
     write::{self, Done, Mode},
 };
@@ -128,6 +129,7 @@ pub async fn to_print(
     lifetime: Lifetime,
     word: u64,
 ) -> Result<String, UnmanagedError> {
+    refuse_managed(client, plan).await?;
     match lifetime {
         Lifetime::Unlimited => current(client, plan).await,
         Lifetime::Limited(_) => Ok(mint(client, plan, lifetime, word).await?.token),
