@@ -100,7 +100,7 @@ fn on_claim(
             claim_when_due(unit, latest, due, after(claim, latest), env, effects);
         }
         ClaimState::Quarantined => {
-            // S6: not before its time; then alone, by the first in preference.
+            // S6: not before its time; then once, by the first in preference.
             let due = if moved { observed.now } else { observed.now + env.config.quarantine };
             if env.now < due {
                 return wake_at(due, effects);
