@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 #[path = "../dev/harness/mod.rs"]
 mod harness;
 
+use harness::GENEROUS;
 use harness::guide::{Guide, Shell};
-use harness::node::{Node, image, requirements};
+use harness::node::{Node, image, on_a_node};
 use harness::units::Units;
-use harness::{GENEROUS, Lifetime, Tools};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_flotilla");
 /// As the guide names it.
@@ -23,18 +23,7 @@ const IMAGE: &str = "registry.example/flotilla:0.1.0";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn printed_manifests_and_kubectl_are_enough_for_an_agent_that_deploys() -> anyhow::Result<()> {
-    requirements()?;
-    let tools = Tools::build(Tools::NODE)?;
-    let mut dir = tempfile::Builder::new().prefix("flotilla-air-gapped-").tempdir()?;
-    let node = Node::start(&tools, &dir.path().join("cluster"), Lifetime::Bound).await?;
-    let result = story(&node, &dir.path().join("work")).await;
-    if result.is_err() {
-        dir.disable_cleanup(true);
-        println!("{}", node.account());
-    }
-    let gone = node.stop().await;
-    result.with_context(|| format!("the logs are in {}", dir.path().display()))?;
-    gone
+    on_a_node("flotilla-air-gapped-", story).await
 }
 
 async fn story(node: &Node, work: &Path) -> anyhow::Result<()> {

@@ -20,10 +20,10 @@ mod moving;
 
 use harness::fleet::{self, AGENT_NAMESPACE, REGISTRATION_NAMESPACE};
 use harness::guide::{Guide, NOT_RUN, Shell};
-use harness::node::{Node, requirements};
+use harness::node::{Node, on_a_node};
 use harness::registrar::Registrar;
 use harness::units::Units;
-use harness::{GENEROUS, Lifetime, Tools, until};
+use harness::{GENEROUS, until};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_flotilla");
 /// The pages that lead somebody somewhere, and the test that goes there.
@@ -116,22 +116,7 @@ fn needs_a_loader(elf: &[u8]) -> anyhow::Result<bool> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_way_to_install_is_followed_on_a_real_node() -> anyhow::Result<()> {
-    requirements()?;
-    let tools = Tools::build(Tools::NODE)?;
-    let mut dir = tempfile::Builder::new().prefix("flotilla-guide-").tempdir()?;
-    let node = Node::start(&tools, &dir.path().join("cluster"), Lifetime::Bound).await?;
-    let work = dir.path().join("work");
-    let result = match Site::new(&node, &work).await {
-        Ok(site) => site.followed().await,
-        Err(error) => Err(error),
-    };
-    if result.is_err() {
-        dir.disable_cleanup(true);
-        println!("{}", node.account());
-    }
-    let gone = node.stop().await;
-    result.with_context(|| format!("the logs are in {}", dir.path().display()))?;
-    gone
+    on_a_node("flotilla-guide-", async |node, work| Site::new(node, work).await?.followed().await).await
 }
 
 /// One cluster with a real node, which manages itself.

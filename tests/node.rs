@@ -22,10 +22,10 @@ mod waves;
 
 use disturbances::Disturber;
 use harness::judge::{self, Ended};
-use harness::node::{Node, image, requirements};
+use harness::node::{Node, image, on_a_node};
 use harness::records::{Record, Records};
 use harness::units::{Claim, End, Units};
-use harness::{GENEROUS, Lifetime, Tools, chart, fleet};
+use harness::{GENEROUS, chart, fleet};
 use pods::Pods;
 use waves::Waves;
 
@@ -38,19 +38,8 @@ const SLOTS: usize = 4;
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_happens_to_the_pods_each_change_is_deployed_once() -> anyhow::Result<()> {
     // A machine that cannot do this fails here, and says what it lacks: skipped is not passed.
-    requirements()?;
-    let tools = Tools::build(Tools::NODE)?;
     let binary = Path::new(env!("CARGO_BIN_EXE_flotilla"));
-    let mut dir = tempfile::Builder::new().prefix("flotilla-node-").tempdir()?;
-    let node = Node::start(&tools, dir.path(), Lifetime::Bound).await?;
-    let result = story(&node, binary).await;
-    if result.is_err() {
-        dir.disable_cleanup(true);
-        println!("{}", node.account());
-    }
-    let gone = node.stop().await;
-    result.with_context(|| format!("the logs are in {}", dir.path().display()))?;
-    gone
+    on_a_node("flotilla-node-", async |node, _| story(node, binary).await).await
 }
 
 async fn story(node: &Node, binary: &Path) -> anyhow::Result<()> {

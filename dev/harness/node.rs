@@ -67,6 +67,26 @@ pub fn requirements() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Tells a story on a node of its own; `story` gets it, and a folder for its files. If it fails, an account of the node is
+/// printed and the logs stay.
+pub async fn on_a_node(
+    prefix: &str,
+    story: impl AsyncFnOnce(&Node, &Path) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    requirements()?;
+    let tools = Tools::build(Tools::NODE)?;
+    let mut dir = tempfile::Builder::new().prefix(prefix).tempdir()?;
+    let node = Node::start(&tools, &dir.path().join("cluster"), Lifetime::Bound).await?;
+    let result = story(&node, &dir.path().join("work")).await;
+    if result.is_err() {
+        dir.disable_cleanup(true);
+        println!("{}", node.account());
+    }
+    let gone = node.stop().await;
+    result.with_context(|| format!("the logs are in {}", dir.path().display()))?;
+    gone
+}
+
 impl Node {
     /// Starts it in `dir`, which must be empty, and waits until the node is ready for pods.
     pub async fn start(tools: &Tools, dir: &Path, lifetime: Lifetime) -> anyhow::Result<Node> {
