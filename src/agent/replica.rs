@@ -16,7 +16,7 @@ use std::{
 use futures::{Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use self::turns::{Queue, Turn};
 
@@ -42,8 +42,8 @@ use crate::{
         session::{PodEvent, SessionEvent},
     },
     protocol::{
-        self, Effect, Env, HealthyClock, Input, Nonce, Outcome, SessionId, Sessions, Snapshot, Time, Uid,
-        Unit, Work, step,
+        self, Effect, Env, HealthyClock, Input, Nonce, Outcome, SessionId, Sessions, Slots, Snapshot, Time,
+        Uid, Unit, Work, step,
     },
     upstream::{self, Healed},
 };
@@ -95,6 +95,8 @@ pub struct Replica {
     timers: BinaryHeap<Reverse<(Time, Name)>>,
     want_slot: Queue,
     held_slots: usize,
+    /// The unit that works alone, or waits until no other has a slot.
+    alone: Option<Name>,
     /// Units with dependencies: looked at again when another unit's state changes.
     dependents: BTreeSet<Name>,
     /// Units by the hash label of their objects.
@@ -131,6 +133,7 @@ impl Replica {
             timers: BinaryHeap::new(),
             want_slot: Queue::default(),
             held_slots: 0,
+            alone: None,
             dependents: BTreeSet::new(),
             by_hash: HashMap::new(),
             states_changed: false,
@@ -337,8 +340,13 @@ impl Replica {
         }
     }
 
-    fn free_slots(&self) -> usize {
-        self.ctx.slots.saturating_sub(self.held_slots)
+    /// The worker slots, as a unit without one finds them.
+    fn slots(&self, name: &Name) -> Slots {
+        Slots {
+            free: self.ctx.slots.saturating_sub(self.held_slots),
+            taken: self.held_slots,
+            reserved: self.alone.as_ref().is_some_and(|alone| alone != name),
+        }
     }
 
     /// One step of one unit, and its effects.
@@ -354,7 +362,7 @@ impl Replica {
             session: &self.ctx.session_id,
             holder: &self.ctx.holder,
             sessions: &self.sessions,
-            free_slots: self.free_slots(),
+            slots: self.slots(name),
             draining: self.rests(),
             entropy: surroundings::entropy(),
             config: if self.ctx.holds.has(name) { &self.patient } else { &self.ctx.protocol },
@@ -371,11 +379,16 @@ impl Replica {
             entry.object = Some(Arc::new(object));
             mass::settle_unit(&self.ctx, name);
         }
-        let holds = entry.unit.holds_slot();
+        let (holds, alone) = (entry.unit.holds_slot(), entry.unit.alone);
         let stood = std::mem::replace(&mut entry.counted, census::place(&entry.unit));
         self.census.moved(&self.ctx.metrics, &self.ctx.clock, stood, entry.counted);
-        if held != holds {
-            self.held_slots = if holds { self.held_slots + 1 } else { self.held_slots - 1 };
+        let was_alone = self.alone.as_ref() == Some(name);
+        if held != holds || was_alone != alone {
+            self.held_slots = self.held_slots + usize::from(holds) - usize::from(held);
+            if was_alone != alone {
+                debug!(unit = %name, alone, "lost too often to work beside others");
+                self.alone = alone.then(|| name.clone());
+            }
             self.offer_slots();
         }
         for effect in effects {
@@ -388,9 +401,10 @@ impl Replica {
         self.units.get(name).map(|entry| entry.read_turn.clone()).unwrap_or_default()
     }
 
-    /// A replica that begins nothing is no choice for anybody: peers do not leave it a head start.
+    /// A replica that begins nothing, or nothing but one unit, is no choice for others: peers do not leave it a head start.
     fn offer_slots(&self) {
-        let free = if self.rests() { 0 } else { self.free_slots() };
+        let begins = !self.rests() && self.alone.is_none();
+        let free = if begins { self.ctx.slots.saturating_sub(self.held_slots) } else { 0 };
         self.ctx.free_slots.store(free, Ordering::Relaxed);
         self.ctx.metrics.set_free_slots(free);
     }

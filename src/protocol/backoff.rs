@@ -32,6 +32,12 @@ fn jittered(full: Duration, entropy: u64) -> Duration {
     full - Duration::from_millis(entropy % quarter)
 }
 
+/// Whether after so many lost attempts one more may be quarantine: then the unit works alone in its replica, so that a
+/// loss is its own, and never that of who happened to work beside it (S6).
+pub fn is_suspect(lost: u32) -> bool {
+    lost + 1 >= LOST_LIMIT
+}
+
 /// Whether the claim's record says that no replica should try again now.
 pub fn is_poison(claim: &Claim) -> bool {
     claim.lost >= LOST_LIMIT && claim.by.len() >= SESSIONS_LIMIT

@@ -58,12 +58,14 @@ struct Next {
     lost: u32,
     by: Vec<String>,
     unknown: Vec<(String, String)>,
-    /// Whether this claim follows a loss that counts.
-    counts: bool,
+    /// It was lost once too often.
+    condemned: bool,
+    /// It works alone in its replica, or not at all.
+    alone: bool,
 }
 
 fn first() -> Next {
-    Next { attempt: 1, lost: 0, by: Vec::new(), unknown: Vec::new(), counts: false }
+    Next { attempt: 1, lost: 0, by: Vec::new(), unknown: Vec::new(), condemned: false, alone: false }
 }
 
 /// The record goes on as long as it is about the same deployment id (S5).
@@ -76,8 +78,26 @@ fn after(claim: &Claim, latest: &Snapshot) -> Next {
         lost: claim.lost,
         by: claim.by.clone(),
         unknown: claim.unknown.clone(),
-        counts: false,
+        condemned: false,
+        alone: claim.state == ClaimState::Quarantined || backoff::is_suspect(claim.lost),
     }
+}
+
+/// The record of an open claim that nobody stands behind any more: a loss, unless it waited or is our own (S5).
+fn taken_over(claim: &Claim, latest: &Snapshot, reason: TakeoverReason) -> Next {
+    let next = after(claim, latest);
+    let counts = claim.state == ClaimState::Claimed
+        && reason != TakeoverReason::Own
+        && claim.deployment == latest.deployment;
+    if !counts {
+        return next;
+    }
+    let mut record = claim.clone();
+    record.lose(&claim.session);
+    // Only a new loss condemns: a proper failure after a quarantine is retried as any other.
+    let condemned = backoff::is_poison(&record);
+    let alone = !condemned && backoff::is_suspect(record.lost);
+    Next { lost: record.lost, by: record.by, condemned, alone, ..next }
 }
 
 fn on_claim(
@@ -90,7 +110,9 @@ fn on_claim(
 ) {
     let moved = claim.deployment != latest.deployment;
     match claim.state {
-        ClaimState::Claimed | ClaimState::Waiting => on_open_claim(unit, claim, observed, env, effects),
+        ClaimState::Claimed | ClaimState::Waiting => {
+            on_open_claim(unit, latest, claim, observed, env, effects);
+        }
         ClaimState::Expired => {
             claim_when_due(unit, latest, observed.now, after(claim, latest), env, effects);
         }
@@ -100,7 +122,7 @@ fn on_claim(
             claim_when_due(unit, latest, due, after(claim, latest), env, effects);
         }
         ClaimState::Quarantined => {
-            // S6: not before its time; then once, by the first in preference.
+            // S6: not before its time; then once, by the first in preference, and alone.
             let due = if moved { observed.now } else { observed.now + env.config.quarantine };
             if env.now < due {
                 return wake_at(due, effects);
@@ -113,6 +135,7 @@ fn on_claim(
 /// Somebody is at work: leave it, and look again when its session or its budget ends.
 fn on_open_claim(
     unit: &mut Unit,
+    latest: &Snapshot,
     claim: &Claim,
     observed: &Observation,
     env: &Env<'_>,
@@ -136,7 +159,9 @@ fn on_open_claim(
     };
     if env.healthy < quiet_at {
         wake_at(env.now + (quiet_at.min(overdue) - env.healthy), effects);
-    } else if !matches!(unit.work, Work::Verifying { .. }) && may_go(unit, env, effects) {
+    } else if !matches!(unit.work, Work::Verifying { .. })
+        && may_go(unit, taken_over(claim, latest, TakeoverReason::Quiet).alone, env, effects)
+    {
         // S8: a live look before acting; not before one could act, or it would be taken again and again.
         let session = claim.session.clone();
         let known = env.sessions.version(&session).cloned().unwrap_or_default();
@@ -155,16 +180,7 @@ pub(super) fn take_over(unit: &mut Unit, reason: TakeoverReason, env: &Env<'_>, 
     let Some(claim) = latest.slot.claim() else {
         return claim_when_due(unit, &latest, env.now, first(), env, effects);
     };
-    let mut next = after(claim, &latest);
-    let counts = claim.state == ClaimState::Claimed
-        && reason != TakeoverReason::Own
-        && claim.deployment == latest.deployment;
-    if counts {
-        // S5: the loss is written with the claim that takes over.
-        let mut record = Claim { lost: next.lost, by: next.by, ..claim.clone() };
-        record.lose(&claim.session);
-        (next.lost, next.by, next.counts) = (record.lost, record.by, true);
-    }
+    let next = taken_over(claim, &latest, reason);
     let before = effects.len();
     claim_when_due(unit, &latest, env.now, next, env, effects);
     if matches!(unit.work, Work::Claiming { .. }) {
@@ -184,7 +200,7 @@ fn claim_when_due(
     if env.now < due {
         return wake_at(due, effects);
     }
-    if !may_go(unit, env, effects) {
+    if !may_go(unit, next.alone, env, effects) {
         return;
     }
     let mut claim = fresh(env, latest, ClaimState::Claimed);
@@ -193,8 +209,7 @@ fn claim_when_due(
     claim.lost = next.lost;
     claim.by = next.by;
     claim.unknown = next.unknown;
-    // Only a new loss condemns: a proper failure after a quarantine is retried as any other.
-    if next.counts && backoff::is_poison(&claim) {
+    if next.condemned {
         claim.state = ClaimState::Quarantined;
         claim.cause = Some(format!("lost {} times by {}", claim.lost, claim.by.join(",")));
     }
@@ -204,21 +219,31 @@ fn claim_when_due(
 }
 
 /// Whether it is this replica's turn, and a slot is free; if not, asks to be woken.
-fn may_go(unit: &mut Unit, env: &Env<'_>, effects: &mut Vec<Effect>) -> bool {
+///
+/// Who must work `alone` waits until no other unit has a slot here, and nothing else begins meanwhile. A replica takes a
+/// while to get empty, so the next in preference begins with that only a TTL later; who is full gets empty, too.
+fn may_go(unit: &mut Unit, alone: bool, env: &Env<'_>, effects: &mut Vec<Effect>) -> bool {
     let Some(latest) = &unit.latest else { return false };
     let wanted = *unit.wanted.get_or_insert(env.now);
+    let (before, _) = env.sessions.preference(env.session, &latest.uid, env.healthy);
     let rank = env.sessions.rank(env.session, &latest.uid, env.healthy);
-    // Who is believed full is not waited for, but all that believe so must not reach for it in the same moment.
-    let full = env.sessions.preference(env.session, &latest.uid, env.healthy).0.saturating_sub(rank);
-    let turn = wanted + env.config.steal_delay * rank + env.config.steal_delay / FULL * full;
+    let turn = if alone {
+        wanted + env.config.ttl * before
+    } else {
+        // Who is believed full is not waited for, but all that believe so must not reach for it in the same moment.
+        wanted + env.config.steal_delay * rank + env.config.steal_delay / FULL * before.saturating_sub(rank)
+    };
+    unit.alone = false;
     if env.now < turn {
         wake_at(turn, effects);
-    } else if env.free_slots == 0 {
-        effects.push(Effect::WantSlot);
-    } else {
-        return true;
+        return false;
     }
-    false
+    unit.alone = alone && !env.slots.reserved;
+    if !env.slots.admit(alone) {
+        effects.push(Effect::WantSlot);
+        return false;
+    }
+    true
 }
 
 /// A first claim of this replica on what the snapshot asks for.

@@ -30,6 +30,8 @@ const BEHIND_LIMIT: Duration = Duration::from_secs(30);
 pub fn step(unit: &mut Unit, input: Input, env: &Env<'_>) -> Vec<Effect> {
     let mut effects = Vec::new();
     take_in(unit, input, env, &mut effects);
+    // It is over with its slot; who still waits to be alone says so again.
+    unit.alone &= unit.holds_slot() || matches!(unit.work, Work::Verifying { .. });
     if matches!(unit.work, Work::Idle | Work::Verifying { .. }) {
         decide::decide(unit, env, &mut effects);
     }
@@ -227,7 +229,7 @@ pub(super) fn forget(unit: &mut Unit) {
         _ => None,
     };
     let stopping = unit.stopping.take().or(running);
-    *unit = Unit { stopping, work: std::mem::take(&mut unit.work), ..Unit::default() };
+    *unit = Unit { stopping, alone: unit.alone, work: std::mem::take(&mut unit.work), ..Unit::default() };
 }
 
 /// When a waiting unit is due.

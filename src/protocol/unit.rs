@@ -50,14 +50,32 @@ pub struct Env<'a> {
     pub holder: &'a Holder,
     /// The other replicas.
     pub sessions: &'a Sessions,
-    /// Worker slots left.
-    pub free_slots: usize,
+    /// The replica's worker slots.
+    pub slots: Slots,
     /// No new claims any more.
     pub draining: bool,
     /// Randomness of this step.
     pub entropy: u64,
     /// Settings.
     pub config: &'a Config,
+}
+
+/// The worker slots of a replica, as one of its units that has none finds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slots {
+    /// Left.
+    pub free: usize,
+    /// Held.
+    pub taken: usize,
+    /// Another unit works alone here, or waits for that: nothing else begins.
+    pub reserved: bool,
+}
+
+impl Slots {
+    /// Whether a unit may begin; `alone`: only if it is the only one.
+    pub fn admit(&self, alone: bool) -> bool {
+        !self.reserved && self.free > 0 && (!alone || self.taken == 0)
+    }
 }
 
 /// One unit in one replica.
@@ -77,6 +95,8 @@ pub struct Unit {
     pub redeploy: bool,
     /// The deployment id from which live objects differ, and are to be corrected if the unit asks for that.
     pub drift: Option<String>,
+    /// It works alone in its replica, or waits until nothing else does: meanwhile nothing else begins there.
+    pub alone: bool,
     /// A run of an object that is gone, told to stop and not yet ended. Holds a slot; nothing else starts before.
     pub stopping: Option<Nonce>,
     /// Since when the watch has shown less than what is known.

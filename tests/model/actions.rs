@@ -220,7 +220,7 @@ impl World {
         if replica.verify.is_some() {
             actions.push(Verify(index));
         }
-        if self.now_is_late(index) || (replica.want_slot && self.free(index) > 0) {
+        if self.now_is_late(index) || (replica.want_slot && self.slots(index).admit(replica.unit.alone)) {
             actions.push(Tick(index));
         }
         let run = replica.run.as_ref();

@@ -4,7 +4,7 @@
 //! Each unit is a world of its own; what they share is kept equal. The shared object is the last one of each, which
 //! the deployment id `d1` asks for and others do not; it moves when its owner stops asking and another one begins.
 
-use flotilla::protocol::{ClaimSlot, Mass};
+use flotilla::protocol::{ClaimSlot, ClaimState, Mass, Work};
 
 use super::{
     actions::Action,
@@ -79,6 +79,17 @@ impl Cluster {
         }
     }
 
+    /// L3: only the first unit kills.
+    fn judge_quarantine(&mut self) {
+        let condemned = |unit: &World| {
+            let claim = unit.bd.as_ref().and_then(|bd| bd.slot.claim());
+            claim.is_some_and(|claim| claim.state == ClaimState::Quarantined)
+        };
+        if self.poison && self.units.iter().skip(1).any(condemned) {
+            self.units[0].break_("L3: condemned for what another unit did");
+        }
+    }
+
     /// A process dies of the unit that it runs, and with it what it does for the others.
     fn kill(&mut self, replica: usize) {
         self.units.iter_mut().for_each(|unit| unit.crash(replica));
@@ -120,9 +131,30 @@ impl Cluster {
         let held = |unit: &World, index: usize| u8::from(unit.replicas[index].unit.holds_slot());
         for index in 0..self.units[0].replicas.len() {
             let all: u8 = self.units.iter().map(|unit| held(unit, index)).sum();
-            for unit in &mut self.units {
+            let alone = self.units.iter().position(|unit| unit.replicas[index].unit.alone);
+            for (at, unit) in self.units.iter_mut().enumerate() {
                 unit.elsewhere[index] = all - held(unit, index);
+                unit.reserved[index] = alone.is_some_and(|alone| alone != at);
             }
+            // Where one kills, what comes of it is looked at instead.
+            if !self.poison {
+                self.judge_company(index);
+            }
+        }
+        self.judge_quarantine();
+    }
+
+    /// S6: a unit whose next loss may be its last works alone in its replica, and so no other is condemned for it.
+    fn judge_company(&mut self, replica: usize) {
+        let claims = |unit: &World| match &unit.replicas[replica].unit.work {
+            Work::Claiming { claim, .. } | Work::Running { claim, .. } | Work::Finishing { claim, .. } => {
+                (claim.state == ClaimState::Claimed).then_some(claim.lost)
+            }
+            _ => None,
+        };
+        let at_work: Vec<u32> = self.units.iter().filter_map(claims).collect();
+        if at_work.len() > 1 && at_work.iter().any(|lost| *lost >= 2) {
+            self.units[0].break_("S6: one that may be poison works beside another");
         }
     }
 

@@ -87,6 +87,8 @@ pub enum Bug {
     NeverSteal,
     /// A unit that kills its replicas is tried on and on.
     NoQuarantine,
+    /// A unit whose next loss is quarantine is run beside others.
+    NeverAlone,
     /// What failed is not tried again.
     EndlessRest,
     /// Everybody claims at once.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flotilla::protocol::{
     Claim, ClaimSlot, ClaimState, Config, Effect, End, Env, Holder, Input, Note, SessionSeen, Sessions,
-    Snapshot, TakeoverReason, Work, step,
+    Slots, Snapshot, TakeoverReason, Work, step,
 };
 
 use super::{
@@ -45,7 +45,9 @@ impl World {
             input => input,
         };
         let sessions = self.sessions(index, bug);
-        let free = self.free(index);
+        let slots = self.slots(index);
+        // Whoever may kill its replica runs beside anything.
+        let slots = if bug == Bug::NeverAlone { Slots { taken: 0, reserved: false, ..slots } } else { slots };
         let config = config(if bug == Bug::NoPreference { 0 } else { self.setting.steal }, self.held);
         let replica = &mut self.replicas[index];
         let session = replica.session(index);
@@ -57,7 +59,7 @@ impl World {
             session: &session,
             holder: &holder,
             sessions: &sessions,
-            free_slots: free.into(),
+            slots,
             draining: replica.draining && bug != Bug::ClaimDraining,
             entropy,
             config: &config,

@@ -43,6 +43,7 @@ pub fn world(replicas: usize, objects: usize, budget: Budget) -> World {
         }
         .into(),
         elsewhere: vec![0; replicas],
+        reserved: vec![false; replicas],
         saved: None,
         restored: false,
         doubtful: false,

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use flotilla::protocol::{
-    Claim, ClaimSlot, End, Entering, Epoch, Gate, HealthyClock, Input, Nonce, Outcome, SessionId, Snapshot,
-    Time, Uid, Unit, Work, reaper::Watched,
+    Claim, ClaimSlot, End, Entering, Epoch, Gate, HealthyClock, Input, Nonce, Outcome, SessionId, Slots,
+    Snapshot, Time, Uid, Unit, Work, reaper::Watched,
 };
 
 pub use super::{
@@ -244,6 +244,8 @@ pub struct World {
     pub setting: Shared<Setting>,
     /// Slots that each replica holds in other units.
     pub elsewhere: Vec<u8>,
+    /// Whether another unit works alone in each replica, or waits for that.
+    pub reserved: Vec<bool>,
     /// The saved state of upstream.
     pub saved: Option<Bd>,
     /// Upstream was restored.
@@ -306,10 +308,14 @@ impl World {
         thing.stamp.0.0.starts_with(self.setting.unit)
     }
 
-    /// The worker slots that a replica has left.
-    pub fn free(&self, index: usize) -> u8 {
-        let held = u8::from(self.replicas[index].unit.holds_slot()) + self.elsewhere[index];
-        self.setting.slots.saturating_sub(held)
+    /// The worker slots of a replica.
+    pub fn slots(&self, index: usize) -> Slots {
+        let taken = u8::from(self.replicas[index].unit.holds_slot()) + self.elsewhere[index];
+        Slots {
+            free: self.setting.slots.saturating_sub(taken).into(),
+            taken: taken.into(),
+            reserved: self.reserved[index],
+        }
     }
 
     /// One step of time for everybody. Those that are frozen or dead renew nothing and see nothing.
@@ -327,7 +333,8 @@ impl World {
             if renews && self.setting.steal > 0 {
                 let replica = &self.replicas[lease.pod];
                 let held = u8::from(replica.unit.holds_slot()) + self.elsewhere[lease.pod];
-                lease.free = self.setting.slots.saturating_sub(held);
+                let begins = !replica.unit.alone && !self.reserved[lease.pod];
+                lease.free = if begins { self.setting.slots.saturating_sub(held) } else { 0 };
             }
             lease.steady = if renews { (lease.steady + 1).min(3) } else { 0 };
         }

@@ -60,16 +60,23 @@ impl Replica {
         }
     }
 
-    /// Gives free slots to those that wait for one, in turn.
+    /// Gives free slots to those that wait for one, in turn; as long as one wants to work alone, to nobody else.
     pub(super) fn serve_queue(&mut self) {
-        while self.free_slots() > 0
-            && let Some((_, name)) = self.want_slot.units.pop_first()
-        {
+        while let Some((turn, name)) = self.next_in_turn() {
+            self.want_slot.remove(&turn);
             if let Some(entry) = self.units.get_mut(&name) {
                 entry.queued = None;
                 self.feed(&name, Input::Tick);
             }
         }
+    }
+
+    fn next_in_turn(&self) -> Option<(Turn, Name)> {
+        let next = match &self.alone {
+            Some(name) => (self.units.get(name)?.queued?, name.clone()),
+            None => self.want_slot.units.first_key_value().map(|(turn, name)| (*turn, name.clone()))?,
+        };
+        self.slots(&next.1).admit(self.alone.is_some()).then_some(next)
     }
 
     /// Puts a unit into the queue; one that is in it finds its place anew.

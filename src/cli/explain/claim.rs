@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     cli::age,
-    protocol::{Claim, ClaimState},
+    protocol::{Claim, ClaimState, backoff},
 };
 
 /// How long a unit in quarantine rests.
@@ -169,6 +169,9 @@ fn lost(claim: &Claim, told: &mut Explanation) {
             if claim.lost == 1 { "it" } else { "them" },
             claim.by.join(", ")
         ));
+    }
+    if backoff::is_suspect(claim.lost) && claim.state != ClaimState::Quarantined {
+        told.say("It works alone in its replica, which begins nothing else meanwhile: it may be what kills replicas.");
     }
 }
 

@@ -238,7 +238,12 @@ fn claims_at_rest_tell_what_comes_next_and_when() {
         row(
             with_claim("Expired", &format!("{lost} cause=holder agent-0 was not heard of within its budget")),
             Phase::Expired,
-            &["3 earlier attempts were lost", "sessions aaaa, bbbb", "was not heard of"],
+            &[
+                "3 earlier attempts were lost",
+                "sessions aaaa, bbbb",
+                "was not heard of",
+                "works alone in its replica",
+            ],
         ),
         seen(with_claim("Expired", CLAIM), &[], Phase::NoReplica, &["No replica of the agent lives"]),
         row(

@@ -39,9 +39,9 @@ fn a_gate_that_opens_without_a_new_version_lets_the_unit_be_claimed() {
 #[test]
 fn without_a_free_slot_a_slot_is_asked_for_and_nothing_is_claimed() {
     let mut bench = Bench::new();
-    bench.free = 0;
+    bench.slots.free = 0;
     assert_eq!(bench.step(Input::Seen(object("10"))), [Effect::WantSlot]);
-    bench.free = 1;
+    bench.slots.free = 1;
     assert_eq!(writes(&bench.step(Input::Tick)).len(), 1);
 }
 

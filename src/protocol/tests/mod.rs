@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 
+mod alone;
 mod claiming;
 mod correcting;
 mod others;
@@ -17,7 +18,7 @@ struct Bench {
     sessions: Sessions,
     config: Config,
     now: Time,
-    free: usize,
+    slots: Slots,
     draining: bool,
     entropy: u64,
     me: SessionId,
@@ -33,7 +34,7 @@ impl Bench {
             sessions,
             config,
             now: secs(100),
-            free: 1,
+            slots: Slots { free: 1, taken: 0, reserved: false },
             draining: false,
             entropy: 0,
             me,
@@ -48,7 +49,7 @@ impl Bench {
             session: &self.me,
             holder: &"pod-me".into(),
             sessions: &self.sessions,
-            free_slots: self.free,
+            slots: self.slots,
             draining: self.draining,
             entropy: self.entropy,
             config: &self.config,

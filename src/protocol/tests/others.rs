@@ -34,11 +34,11 @@ fn a_quiet_holder_is_looked_at_live_and_only_then_taken_over_as_a_loss() {
 #[test]
 fn a_quiet_holder_is_not_looked_at_again_and_again_while_no_slot_is_free_or_before_its_turn() {
     let (mut bench, _) = watching(&rival(ClaimState::Claimed));
-    bench.free = 0;
+    bench.slots.free = 0;
     assert_eq!(bench.pass(15), [Effect::WantSlot]);
-    bench.free = 1;
+    bench.slots.free = 1;
     assert!(matches!(bench.step(Input::Tick)[..], [Effect::Verify { .. }]));
-    bench.free = 0;
+    bench.slots.free = 0;
     let effects = verified(&mut bench, true);
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Verify { .. })), "{effects:?}");
 
