@@ -280,7 +280,9 @@ fn ended(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect
 
 /// The deployment id moved on under our claim: a fresh claim on the new one, or the mark of the old one.
 fn replacement(claim: &Claim, result: &End, latest: &Snapshot, wanted: bool, env: &Env<'_>) -> End {
-    if env.draining || !may_claim(latest, wanted) {
+    // Who waited for readiness has no slot to go on with.
+    let room = !env.slots.reserved && (claim.state != ClaimState::Waiting || env.slots.free > 0);
+    if env.draining || !room || !may_claim(latest, wanted) {
         return End::Release(Some(given_up(claim)));
     }
     let mut next = decide::fresh(env, latest, ClaimState::Claimed);

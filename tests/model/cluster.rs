@@ -156,6 +156,9 @@ impl Cluster {
         if at_work.len() > 1 && at_work.iter().any(|lost| *lost >= 2) {
             self.units[0].break_("S6: one that may be poison works beside another");
         }
+        if at_work.len() > usize::from(self.units[0].setting.slots) {
+            self.units[0].break_("more units at work than there are slots");
+        }
     }
 
     fn is_idle(&self, replica: usize) -> bool {

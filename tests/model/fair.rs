@@ -216,7 +216,8 @@ impl World {
                 thing.stamp.1 = bd.version;
                 thing.version += 1;
             }
-            if self.doubtful {
+            // What is to be deployed anyway needs no push, and must not be pushed back to what the status names.
+            if self.doubtful && bd.deployment == bd.applied {
                 self.deployed = 0;
                 let deployment = if bd.deployment == "d1" { "d2" } else { "d1" }.into();
                 self.store(super::world::Bd { deployment, ..bd });

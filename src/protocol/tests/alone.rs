@@ -101,6 +101,19 @@ fn who_waits_for_readiness_lets_others_begin() {
 }
 
 #[test]
+fn who_ends_where_another_one_is_to_work_alone_does_not_begin_with_the_next_deployment_id() {
+    let mut bench = Bench::running();
+    bench.slots.reserved = true;
+    let claim = bench.claim();
+    bench.step(Input::Seen(Snapshot { deployment: "d2".into(), ..held("12", &claim) }));
+    let effects = bench.done(Outcome::Stopped);
+    let Some((_, End::Release(Some(mark)))) = finish(&effects) else { panic!("{effects:?}") };
+    let mark = mark.clone();
+    let effects = bench.step(Input::Written(Snapshot { deployment: "d2".into(), ..held("13", &mark) }));
+    assert_eq!(effects, [Effect::WantSlot]);
+}
+
+#[test]
 fn a_re_created_object_lets_others_begin_when_the_lone_run_has_ended() {
     let mut bench = alone();
     let nonce = bench.claim().nonce;

@@ -430,3 +430,20 @@ fn the_mark_of_a_takeover_goes_on_until_a_deployment_has_swept() {
         assert_eq!(other.claim().unswept, takes_over);
     }
 }
+
+#[test]
+fn who_waited_goes_on_with_the_next_deployment_id_only_if_a_slot_is_free() {
+    for free in [0, 1] {
+        let mut bench = Bench::running();
+        let nonce = bench.claim().nonce;
+        let effects = bench.step(Input::Waiting { nonce, seconds: 60 });
+        let waits = writes(&effects)[0].1.clone();
+        bench.step(Input::Written(held("12", &waits)));
+        bench.slots.free = free;
+        bench.step(Input::Seen(Snapshot { deployment: "d2".into(), ..held("13", &waits) }));
+        let effects = bench.done(Outcome::Stopped);
+        let Some((_, end)) = finish(&effects) else { panic!("{effects:?}") };
+        assert_eq!(matches!(end, End::Replace(_)), free == 1, "{end:?}");
+        assert_eq!(matches!(end, End::Release(Some(_))), free == 0, "{end:?}");
+    }
+}
