@@ -62,6 +62,8 @@ pub enum Action {
     /// Another program claims, in words that nobody here reads, and ends that claim.
     Strange,
     StrangeEnds,
+    /// Somebody puts an old status back, from before the claim.
+    Wipe,
     Save,
     Restore,
     /// The downstream API server goes away, and comes back.
@@ -142,6 +144,9 @@ impl World {
                     ClaimSlot::Unreadable { .. } => actions.push(StrangeEnds),
                     ClaimSlot::Empty | ClaimSlot::Claim(_) => actions.push(Strange),
                 }
+            }
+            if budget.wipes > 0 && bd.slot.claim().is_some_and(|claim| claim.state.is_open()) {
+                actions.push(Wipe);
             }
             if budget.restores > 0 && self.saved.is_none() {
                 actions.push(Save);
@@ -392,6 +397,7 @@ impl World {
             Action::Unrelated
             | Action::Strange
             | Action::StrangeEnds
+            | Action::Wipe
             | Action::Spec
             | Action::Pause
             | Action::Resume

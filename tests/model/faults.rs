@@ -26,6 +26,8 @@ pub struct Budget {
     pub drains: u8,
     /// Claims of another program, which nobody here can read, and their ends.
     pub strange: u8,
+    /// Old statuses that somebody puts over a claim.
+    pub wipes: u8,
     /// Upstream is saved, and restored from that.
     pub restores: u8,
     /// The downstream API server is away: nobody renews, reads or writes anything there.
@@ -75,6 +77,8 @@ pub enum Bug {
     NoGrace,
     /// What is absent together with much else is waited for no longer than anything.
     NoMass,
+    /// A record found pending says nothing of its writer.
+    ForgetPending,
     /// The reaper removes a claim that cannot be read.
     ReaperClears,
     /// The reaper replaces what it saw whatever stands there now.

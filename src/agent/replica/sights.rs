@@ -134,7 +134,7 @@ impl Replica {
                 self.want_slot.remove(&turn);
             }
             debug_assert!(!entry.unit.holds_slot(), "a unit is forgotten while it holds a slot");
-            debug_assert!(!entry.unit.alone, "a unit is forgotten while it keeps others from beginning");
+            self.alone.take_if(|alone| alone == name);
         }
         mass::settle_unit(&self.ctx, name);
         self.dependents.remove(name);
