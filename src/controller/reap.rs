@@ -244,3 +244,101 @@ async fn sleep(wait: Option<Duration>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::telemetry::scripted::{self, Server};
+
+    const UNIT: &str = "/apis/fleet.cattle.io/v1alpha1/namespaces/ns/bundledeployments/app";
+
+    fn reaper() -> (Reaper, Server) {
+        let (client, server) = scripted::client();
+        let limits = Limits { claim_timeout: Duration::from_secs(600), margin: Duration::from_secs(30) };
+        let metrics = Metrics::new();
+        let events = Events::disabled(metrics.clone());
+        (Reaper::new(client, limits, metrics, events, Health::new(&["watch"])), server)
+    }
+
+    fn unit(version: &str, nonce: &str, reason: &str) -> Value {
+        let status = if reason == "Claimed" { "True" } else { "False" };
+        let message =
+            format!("v1 holder=a session=s nonce={nonce} attempt=1 lost=0 by= budget=100 deployment=d");
+        json!({
+            "apiVersion": "fleet.cattle.io/v1alpha1", "kind": "BundleDeployment", "spec": {},
+            "metadata": {"namespace": "ns", "name": "app", "uid": "u", "resourceVersion": version},
+            "status": {"conditions": [
+                {"type": "InProgress", "status": status, "reason": reason, "message": message}
+            ]},
+        })
+    }
+
+    fn object(value: Value) -> Box<BundleDeployment> {
+        Box::new(serde_json::from_value(value).unwrap())
+    }
+
+    /// Open, expired and quarantined claims, as the metrics tell.
+    fn told(reaper: &Reaper) -> [u32; 3] {
+        let text = reaper.metrics.encode();
+        ["open", "expired", "quarantined"].map(|state| {
+            let start = format!("flotilla_fleet_claims{{state=\"{state}\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&start)).unwrap().parse().unwrap()
+        })
+    }
+
+    async fn expires(reaper: &mut Reaper, server: &mut Server, version: &str) {
+        let script = async {
+            server.next().await.answer(200, &unit(version, "past", "Claimed"));
+            let call = server.next().await;
+            assert_eq!(call.line(), format!("PATCH {UNIT}/status"));
+            assert_eq!(call.body["metadata"]["resourceVersion"], version, "the one that was judged");
+            call.answer(200, &unit("95", "past", "Expired"));
+        };
+        tokio::join!(reaper.reap(), script);
+        assert_eq!((reaper.claims.next_due(), told(reaper)), (None, [0, 1, 0]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_a_restore_brought_back_is_expired_by_the_version_it_has_now() {
+        let (mut reaper, mut server) = reaper();
+        reaper.take(Event::Seen(object(unit("120", "lost", "Quarantined"))));
+        reaper.take(Event::Seen(object(unit("90", "past", "Claimed"))));
+        assert_eq!(told(&reaper), [0, 0, 1], "a late event");
+        reaper.take(Event::ListItem(object(unit("90", "past", "Claimed"))));
+        assert_eq!(told(&reaper), [1, 0, 0], "a list");
+        tokio::time::advance(Duration::from_secs(131)).await;
+        expires(&mut reaper, &mut server, "90").await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_live_look_shows_is_watched_at_whatever_version_and_due_in_its_turn() {
+        let (mut reaper, mut server) = reaper();
+        reaper.take(Event::Seen(object(unit("120", "lost", "Claimed"))));
+        tokio::time::advance(Duration::from_secs(131)).await;
+        let script = async { server.next().await.answer(200, &unit("90", "past", "Claimed")) };
+        tokio::join!(reaper.reap(), script);
+        assert_eq!(told(&reaper), [1, 0, 0]);
+        assert_eq!(reaper.claims.next_due(), Some(Duration::from_secs(131 + 130)), "armed anew");
+        tokio::time::advance(Duration::from_secs(131)).await;
+        expires(&mut reaper, &mut server, "90").await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_was_overtaken_looks_again_and_what_is_gone_is_counted_no_more() {
+        let (mut reaper, mut server) = reaper();
+        reaper.take(Event::Seen(object(unit("120", "lost", "Claimed"))));
+        tokio::time::advance(Duration::from_secs(131)).await;
+        let script = async {
+            server.next().await.answer(200, &unit("120", "lost", "Claimed"));
+            server.next().await.refuse(409, "Conflict");
+        };
+        tokio::join!(reaper.reap(), script);
+        assert_eq!(reaper.claims.next_due(), Some(Duration::from_secs(131) + RETRY));
+        tokio::time::advance(RETRY).await;
+        let script = async { server.next().await.refuse(404, "NotFound") };
+        tokio::join!(reaper.reap(), script);
+        assert_eq!((reaper.claims.next_due(), told(&reaper)), (None, [0, 0, 0]), "no ghost");
+    }
+}

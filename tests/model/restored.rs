@@ -2,6 +2,7 @@
 //! Upstream restored from a backup: versions go back, what is remembered is dropped, and nothing older overwrites.
 
 use super::{
+    actions::Action,
     scenarios::held,
     search::Scenario,
     world::{Budget, Bug, World},
@@ -22,12 +23,16 @@ fn restored_after_a_change() -> Scenario<World> {
     Scenario::new("restored, one replica", world)
 }
 
-/// The reaper knows a claim of the time that is lost, or none any more.
+/// The only replica is frozen, and its claim overdue. The reaper may have expired it in the time that is lost.
 fn restored_under_a_reaper() -> Scenario<World> {
-    let mut world = held(1, 1, Budget { restores: 1, freezes: 1, time: 4, ..Budget::default() });
+    let mut world = held(1, 1, Budget { restores: 1, freezes: 1, time: 6, ..Budget::default() });
     world.setting.stride = 2;
+    world.setting.resyncs = true;
     world.saved = world.bd.clone();
     world.reapers = vec![None];
+    let way = [Action::Run(0), Action::Run(0), Action::Freeze(0), Action::ReaperLook(0)];
+    way.into_iter().for_each(|action| world.act(action, Bug::None));
+    (0..4).for_each(|_| world.act(Action::Advance, Bug::None));
     Scenario::new("restored, reaper", world)
 }
 
