@@ -25,7 +25,7 @@ fn restored_after_a_change() -> Scenario<World> {
 
 /// The only replica is frozen, and its claim overdue. The reaper may have expired it in the time that is lost.
 fn restored_under_a_reaper() -> Scenario<World> {
-    let mut world = held(1, 1, Budget { restores: 1, freezes: 1, time: 6, ..Budget::default() });
+    let mut world = held(1, 1, Budget { restores: 1, freezes: 1, time: 4, ..Budget::default() });
     world.setting.stride = 2;
     world.setting.resyncs = true;
     world.saved = world.bd.clone();
