@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flotilla::protocol::{
     ClaimSlot, Epoch, Input, Outcome, Work,
-    reaper::{Limits, Verdict, Watched, judge, see},
+    reaper::{Limits, Sight, Verdict, Watched, judge, see},
 };
 
 use super::{
@@ -361,7 +361,9 @@ impl World {
                 let bd = self.bd.as_ref().expect("an object");
                 let (version, slot) = (Epoch(bd.version.to_string()), bd.slot.clone());
                 let watched = self.reapers[index].take();
-                self.reapers[index] = see(watched, version, slot, NOW);
+                // An event of the watch; a list, where events are not believed.
+                let sight = if bug == Bug::ReaperNeverBack { Sight::Event } else { Sight::Read };
+                self.reapers[index] = see(watched, sight, version, slot, NOW);
             }
             Action::ReaperAct(index) => self.reap(index, bug),
             Action::Drain(index) => {

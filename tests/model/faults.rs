@@ -83,6 +83,8 @@ pub enum Bug {
     ReaperClears,
     /// The reaper replaces what it saw whatever stands there now.
     ReaperBlind,
+    /// The reaper believes nothing older than what it knows, whoever says so.
+    ReaperNeverBack,
     /// A claim that replaces one that took over does not say so.
     ForgetTakeover,
     /// A deployment that fails for good after a takeover leaves no mark.

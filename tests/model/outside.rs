@@ -84,7 +84,6 @@ impl World {
         self.bd = Some(bd);
         self.replicas.iter_mut().for_each(|replica| replica.events.clear());
         self.tell(event);
-        self.reapers.fill(None);
     }
 
     /// It is missing from lists and reads, and nobody deleted it. `all`: with everything else.

@@ -16,7 +16,7 @@ use crate::{
 impl Replica {
     pub(super) fn on_event(&mut self, event: upstream::Event) {
         match event {
-            upstream::Event::Seen(object) => {
+            upstream::Event::Seen(object) | upstream::Event::ListItem(object) => {
                 let Some(name) = object.metadata.name.as_deref().map(Name::from) else { return };
                 self.feed_object(&name, *object, Input::Seen);
             }
