@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use flotilla::api::keys;
-use flotilla::protocol::{Epoch, Stamp};
 
 use super::disturber::{Done, Run};
 use super::load::{self, Story};
+use super::stale;
 use super::witness::{Beat, Evidence};
 use crate::harness::judge::{self, Ended, was_lost};
 use crate::harness::units::{Claim, End, is_ready};
@@ -27,7 +27,7 @@ pub struct Promises {
 pub struct Judgement {
     /// Deployments done twice without need.
     pub doubles: Vec<String>,
-    /// Writes of an older claim over a newer one, and contents that are not the claim's.
+    /// Writes of an older claim over a newer one, contents that are not the claim's, and deletions of what is wanted.
     pub stale: Vec<String>,
     /// Objects of a wanted bundle that are missing or wrong at the end.
     pub lost: Vec<String>,
@@ -67,6 +67,8 @@ pub struct Judgement {
     pub hooks: usize,
     /// Objects that an older claim created after a newer one had removed them; gone again at the end.
     pub late_creates: Vec<String>,
+    /// Objects created when the removal of their bundle had begun; gone again at the end.
+    pub after_end: Vec<String>,
     /// From SIGKILL of a holder to the next claim.
     pub after_kill: Vec<Duration>,
     /// From SIGSTOP of a holder to the next claim.
@@ -104,7 +106,7 @@ pub fn judge(evidence: &Evidence, story: &Story, done: &Done, promises: Promises
         |reason: &str| claims.iter().filter(|claim| claim.end == Some(End::Closed(reason.into()))).count();
     let sights_of = |kind: &str| evidence.sights.iter().filter(|sight| sight.key.ends_with(kind)).count();
     let (after_kill, after_freeze) = gaps(claims, &done.runs);
-    let (stale, late_creates) = stale(evidence, story);
+    let stale::Found { stale, late_creates, after_end } = stale::judge(evidence, story);
     let (lost, resurrected) = objects(evidence, story);
     let (stuck, claims_left) = units(evidence, story);
     Judgement {
@@ -125,6 +127,7 @@ pub fn judge(evidence: &Evidence, story: &Story, done: &Done, promises: Promises
         copies: sights_of(load::COPY),
         hooks: sights_of(load::HOOK),
         late_creates,
+        after_end,
         after_kill,
         after_freeze,
         ..Judgement::default()
@@ -146,54 +149,6 @@ pub fn is_settled(evidence: &Evidence, story: &Story) -> bool {
     let (lost, resurrected) = objects(evidence, story);
     let (stuck, claims) = units(evidence, story);
     lost.is_empty() && resurrected.is_empty() && stuck.is_empty() && claims.is_empty()
-}
-
-/// S1: epochs of one uid never fall on an object, and what an epoch wrote is what its claim was for.
-fn stale(evidence: &Evidence, story: &Story) -> (Vec<String>, Vec<String>) {
-    let claims: BTreeMap<(&str, &str), &Claim> = evidence
-        .units
-        .claims()
-        .iter()
-        .map(|claim| ((claim.uid.as_str(), claim.epoch.as_str()), claim))
-        .collect();
-    // The highest epoch by key and uid of the BundleDeployment, and the object that carried it.
-    let mut highest: BTreeMap<(&str, &str), (Epoch, &str)> = BTreeMap::new();
-    let (mut stale, mut late) = (Vec::new(), Vec::new());
-    for sight in &evidence.sights {
-        let Some(state) = &sight.state else { continue };
-        let Some(Stamp { uid, epoch }) = &state.stamp else {
-            stale.push(format!("{} at {} has no stamp", sight.key, sight.revision));
-            continue;
-        };
-        if let Some((before, object)) = highest.get(&(sight.key.as_str(), uid.0.as_str()))
-            && *before > *epoch
-        {
-            let text = format!(
-                "{} at {}: epoch {epoch} (version {}) after {before}",
-                sight.key, sight.revision, state.version
-            );
-            // The very object that was written under the newer claim: that no precondition may let pass.
-            if *object == state.uid { stale.push(text) } else { late.push(text) }
-        }
-        let top = highest.entry((&sight.key, &uid.0)).or_insert((epoch.clone(), &state.uid));
-        if *epoch >= top.0 {
-            *top = (epoch.clone(), &state.uid);
-        }
-        let Some(claim) = claims.get(&(uid.0.as_str(), epoch.0.as_str())) else {
-            stale.push(format!("{} at {} was written under no claim: {epoch}", sight.key, sight.revision));
-            continue;
-        };
-        let wanted = story.deployments.get(&claim.deployment);
-        let version =
-            wanted.and_then(|wanted| wanted.objects.get(&sight.key).or_else(|| wanted.hooks.get(&sight.key)));
-        if version != Some(&state.version) {
-            stale.push(format!(
-                "{} at {} has version {}, and {epoch} was for version {version:?}",
-                sight.key, sight.revision, state.version
-            ));
-        }
-    }
-    (stale, late)
 }
 
 /// What is missing, and what is too much.

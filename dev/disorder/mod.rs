@@ -9,6 +9,7 @@ pub mod faults;
 pub mod judgement;
 pub mod load;
 pub mod report;
+mod stale;
 pub mod takeover;
 pub mod witness;
 
