@@ -8,8 +8,8 @@ use flotilla::api::keys;
 
 use super::disturber::{Done, Run};
 use super::load::{self, Story};
-use super::stale;
-use super::witness::{Beat, Evidence};
+use super::witness::Evidence;
+use super::{living, stale};
 use crate::harness::judge::{self, Ended, was_lost};
 use crate::harness::units::{Claim, End, is_ready};
 
@@ -18,8 +18,6 @@ use crate::harness::units::{Claim, End, is_ready};
 pub struct Promises {
     /// A session's time to live.
     pub ttl: Duration,
-    /// A claim's budget.
-    pub claim_timeout: Duration,
 }
 
 /// What came of it. Every list of sentences must be empty, except the last ones.
@@ -39,6 +37,8 @@ pub struct Judgement {
     pub claims_left: Vec<String>,
     /// Claims taken over although their session was alive.
     pub from_the_living: Vec<String>,
+    /// Claims at work beside one that must work alone in its replica.
+    pub company: Vec<String>,
     /// Processes that ended although nobody told them to.
     pub crashes: Vec<String>,
     /// What the store and the audit logs tell differently.
@@ -77,7 +77,7 @@ pub struct Judgement {
 
 impl Judgement {
     /// What must be nothing, by name.
-    pub fn zeros(&self) -> [(&'static str, &[String]); 9] {
+    pub fn zeros(&self) -> [(&'static str, &[String]); 10] {
         [
             ("double deployments", &self.doubles),
             ("stale writes", &self.stale),
@@ -86,6 +86,7 @@ impl Judgement {
             ("bundles stuck", &self.stuck),
             ("claims left", &self.claims_left),
             ("claims taken from the living", &self.from_the_living),
+            ("claims beside one that works alone", &self.company),
             ("crashes", &self.crashes),
             ("disagreements of store and audit logs", &self.disagreements),
         ]
@@ -116,7 +117,8 @@ pub fn judge(evidence: &Evidence, story: &Story, done: &Done, promises: Promises
         resurrected,
         stuck,
         claims_left,
-        from_the_living: from_the_living(claims, &evidence.beats, promises),
+        from_the_living: living::from_the_living(evidence, done, promises),
+        company: living::company(evidence),
         crashes: done.crashes.clone(),
         claims: claims.len(),
         revisions: verdict.gates,
@@ -226,50 +228,6 @@ fn units(evidence: &Evidence, story: &Story) -> (Vec<String>, Vec<String>) {
         }
     }
     (stuck, claims)
-}
-
-/// S8: a claim is taken only from a session that was silent for TTL, is gone, or overran its budget.
-///
-/// Silence is judged by the Lease in the store. The look at it and the takeover are requests to two servers, so a
-/// session may speak again between them; what counts is that it was silent a moment before.
-fn from_the_living(claims: &[Claim], beats: &[Beat], promises: Promises) -> Vec<String> {
-    // Two requests' limit: the look, and the claim.
-    let moment = Duration::from_secs(20);
-    // Seen here, two writes may be closer to each other than they were made.
-    let slack = Duration::from_millis(500);
-    let by_nonce: BTreeMap<&str, &Claim> = claims.iter().map(|claim| (claim.nonce.as_str(), claim)).collect();
-    let mut found = Vec::new();
-    for claim in claims {
-        let (Some(End::Replaced { by, takeover: true }), Some(at)) = (&claim.end, claim.ended) else {
-            continue;
-        };
-        let before: Vec<&Beat> =
-            beats.iter().filter(|beat| beat.session == claim.session && beat.at <= at).collect();
-        let gone = before.iter().any(|beat| beat.gone);
-        let ends = before.iter().skip(1).map(|beat| beat.at).chain([at]);
-        let silent = before.is_empty()
-            || before
-                .iter()
-                .zip(ends)
-                .any(|(beat, end)| end + moment >= at && end.duration_since(beat.at) + slack >= promises.ttl);
-        let overran = claim.seen + promises.claim_timeout <= at;
-        let born = before.first().map(|beat| beat.at);
-        let replaced = beats.iter().any(|beat| {
-            beat.holder == claim.holder
-                && beat.session != claim.session
-                && born.is_some_and(|born| beat.at > born)
-                && beat.at <= at + slack
-        });
-        if !(gone || silent || overran || replaced) {
-            let next = by_nonce.get(by.as_str()).map_or("?", |next| next.holder.as_str());
-            let age = before.last().map(|beat| (at - beat.at).as_secs_f64()).unwrap_or_default();
-            found.push(format!(
-                "{} by {next} from {}, whose session {} had renewed {age:.1} s before",
-                claim.unit, claim.holder, claim.session
-            ));
-        }
-    }
-    found
 }
 
 /// How long claims lay there after their holder was killed or frozen.

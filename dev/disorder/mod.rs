@@ -7,6 +7,7 @@ pub mod etcd;
 mod examine;
 pub mod faults;
 pub mod judgement;
+mod living;
 pub mod load;
 pub mod report;
 mod stale;
@@ -172,7 +173,7 @@ pub async fn run(world: &mut World, settings: &Settings) -> anyhow::Result<Repor
     witness.settled().await?;
     ripening.abort();
 
-    let promises = Promises { ttl: settings.ttl, claim_timeout: settings.claim_timeout };
+    let promises = Promises { ttl: settings.ttl };
     let story = lock(&story).clone();
     let mut judgement =
         witness.look(|evidence| judgement::judge(evidence, &story, &disturber.done, promises));
