@@ -8,6 +8,11 @@ mod harness;
 #[expect(dead_code, reason = "only what judges is used")]
 mod disorder;
 
+#[path = "witnesses/deletions.rs"]
+mod deletions;
+#[path = "witnesses/living.rs"]
+mod living;
+
 use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::time::Duration;
@@ -248,114 +253,6 @@ fn a_write_under_no_claim_and_one_of_another_content_are_found() {
     }
 }
 
-/// `one` deployed under 10, then `bare` claimed at 20, then `one` once more at 30.
-fn there_and_back() -> Vec<Version> {
-    vec![
-        version(10, UNIT, Some(unit("one", "", Some(("a", "left"))))),
-        version(20, UNIT, Some(unit("bare", "one", Some(("b", "left"))))),
-        version(30, UNIT, Some(unit("one", "one", Some(("c", "right"))))),
-    ]
-}
-
-/// The ConfigMap of epoch 10, deleted at 40, and made anew under 30.
-fn deleted_and_healed(records: Vec<Version>) -> Vec<Version> {
-    let objects = vec![
-        version(5, MAP, Some(map(10, "1"))),
-        version(40, MAP, None),
-        version(50, MAP, Some(map(30, "1"))),
-    ];
-    let mut all: Vec<Version> = records.into_iter().chain(objects).collect();
-    all.sort_by_key(|version| version.revision);
-    all
-}
-
-#[test]
-fn a_deletion_of_what_is_wanted_is_found_although_the_next_write_heals_it() {
-    let downstream = [
-        records(&[(15, 1, 20, "pending-install")]),
-        vec![
-            version(16, MAP, Some(map(20, "2"))),
-            version(17, MAP, None),
-            version(18, MAP, Some(map(20, "2"))),
-        ],
-    ];
-    let found = judged(units(), downstream.into_iter().flatten().collect());
-    assert!(found.stale.len() == 1 && found.stale[0].contains("at 17 was deleted"), "{:?}", found.stale);
-    assert_eq!(found.lost, Vec::<String>::new());
-}
-
-#[test]
-fn a_prune_is_right_from_the_revision_of_its_claim_to_the_next_one_deployed() {
-    let first = (3, 1, 10, "pending-install");
-    let (pruning, next) = ((20, 2, 20, "pending-upgrade"), (30, 3, 30, "pending-upgrade"));
-    for (records, found) in [
-        (records(&[first]), 1),
-        (records(&[first, pruning]), 0),
-        // Sent before the next one stamped the object.
-        (records(&[first, pruning, next]), 0),
-        // A deployment whose stamp is not on all that it wants protects nothing.
-        (records(&[first, pruning, next, (35, 3, 30, "deployed")]), 1),
-        (records(&[first, pruning, next, (45, 3, 30, "deployed")]), 0),
-    ] {
-        let stale = judged(there_and_back(), deleted_and_healed(records)).stale;
-        assert_eq!(stale.len(), found, "{stale:?}");
-    }
-}
-
-/// The unit was deleted upstream, or is there.
-fn removed(is_deleted: bool) -> Vec<Version> {
-    let mut all = units();
-    if is_deleted {
-        all.push(version(25, UNIT, None));
-    }
-    all
-}
-
-/// The ConfigMap of `two`, whose record is guarded at 30 or not, and its deletion.
-fn removal(is_guarded: bool) -> Vec<Version> {
-    let mut all = records(&[(15, 1, 20, "deployed")]);
-    all.push(version(16, MAP, Some(map(20, "2"))));
-    if is_guarded {
-        all.extend(records(&[(30, 1, 20, "uninstalling")]));
-    }
-    all.push(version(31, MAP, None));
-    all
-}
-
-#[test]
-fn a_removal_deletes_what_was_deleted_upstream_and_after_it_said_so() {
-    for (is_deleted, is_guarded, found) in [(true, true, 0), (false, true, 1), (true, false, 1)] {
-        let stale = judged(removed(is_deleted), removal(is_guarded)).stale;
-        assert_eq!(stale.len(), found, "deleted {is_deleted}, guarded {is_guarded}: {stale:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_removal_that_came_before_its_order_is_found() {
-    for (early, found) in [(Duration::from_secs(1), 0), (Duration::from_secs(30), 1)] {
-        let mut seen = Evidence::default();
-        let mut take = |all: Vec<Version>| {
-            all.into_iter().for_each(|version| seen.take(version, &units_of(NAMESPACE)));
-        };
-        take(units());
-        take(removal(true));
-        tokio::time::advance(early).await;
-        take(vec![version(25, UNIT, None)]);
-        let stale = by_story(&seen).stale;
-        assert_eq!(stale.len(), found, "{early:?}: {stale:?}");
-    }
-}
-
-#[test]
-fn what_is_created_after_the_end_of_its_bundle_is_counted_although_it_goes_again() {
-    let again = || vec![version(32, MAP, Some(map(20, "2"))), version(33, MAP, None)];
-    let late = judged(removed(true), [removal(true), again()].into_iter().flatten().collect());
-    assert!(late.after_end.len() == 1 && late.after_end[0].contains("at 32"), "{:?}", late.after_end);
-    assert_eq!((late.stale, late.resurrected), (Vec::new(), Vec::new()));
-    let in_time = judged(removed(true), removal(true));
-    assert_eq!(in_time.after_end, Vec::<String>::new());
-}
-
 #[test]
 fn two_gates_for_one_deployment_without_a_loss_between_are_found() {
     let again = |second: u64| {
@@ -378,94 +275,4 @@ fn two_gates_for_one_deployment_without_a_loss_between_are_found() {
     let lost = claimed_again(vec![version(12, UNIT, Some(unit("one", "", Some(("b", "right")))))]);
     let judged = judged(lost, again(12));
     assert_eq!((judged.doubles.len(), judged.repeats), (0, 1), "the first was lost: {:?}", judged.doubles);
-}
-
-/// A claim of `session` on a unit of this name, whose uid is `<name>-uid`.
-fn claimed(name: &str, session: &str, nonce: &str, words: &str, reason: &str) -> Value {
-    let message =
-        format!("v1 holder={session} session={session} nonce={nonce} attempt=1 {words} deployment=one");
-    json!({
-        "kind": "BundleDeployment", "apiVersion": "fleet.cattle.io/v1alpha1",
-        "metadata": {"name": name, "namespace": NAMESPACE, "uid": format!("{name}-uid")},
-        "spec": {"deploymentID": "one"},
-        "status": {"conditions": [{"type": "InProgress", "status": "True", "reason": reason, "message": message,
-            "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
-    })
-}
-
-/// A claim is made and a second later begins to wait, its session is silent from 5 to 9 s, and another takes it after `at`.
-async fn taken(at: u64, waits: bool) -> Vec<String> {
-    let mut seen = Evidence::default();
-    for second in 0..=at {
-        let mut take = |key: &str, object| {
-            seen.take(version(second + 1, key, Some(object)), &units_of(NAMESPACE));
-        };
-        let claim = |session, nonce, budget: u32, reason| {
-            claimed("app", session, nonce, &format!("lost=0 budget={budget}"), reason)
-        };
-        if !(6..9).contains(&second) {
-            let lease = json!({"metadata": {"name": "replica-left"}, "spec": {"holderIdentity": "left"}});
-            take("leases/cattle-fleet-system/replica-left", lease);
-        }
-        match second {
-            0 => take(UNIT, claim("left", "a", 20, "Claimed")),
-            1 if waits => take(UNIT, claim("left", "a", 80, "Waiting")),
-            _ if second == at => take(UNIT, claim("right", "b", 20, "Claimed")),
-            _ => {}
-        }
-        tokio::time::advance(Duration::from_secs(1)).await;
-    }
-    by_story(&seen).from_the_living
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_claim_taken_from_the_living_is_found_and_one_from_the_silent_or_the_slow_is_not() {
-    for (at, waits, found) in [
-        (4, false, 1),
-        (8, false, 0),
-        (11, false, 0),
-        // Silent once, and back for longer than a look and a claim take.
-        (16, false, 1),
-        (21, false, 0),
-        // A wait has its own budget.
-        (30, true, 1),
-        (79, true, 1),
-        (82, true, 0),
-    ] {
-        let taken = taken(at, waits).await;
-        assert_eq!(taken.len(), found, "after {at} s, waits {waits}: {taken:?}");
-    }
-}
-
-#[test]
-fn a_claim_at_work_beside_one_that_works_alone_is_found() {
-    let other = "fleet.cattle.io/bundledeployments/cluster/other";
-    let claim = |lost: u32, reason| claimed("app", "left", "a", &format!("lost={lost} budget=20"), reason);
-    let beside = |session, reason| claimed("other", session, "b", "lost=0 budget=20", reason);
-    let stamped = |uid: &str, epoch: u64| {
-        let mut object = map(epoch, "1");
-        object["metadata"]["annotations"]["flotilla.fleet/epoch"] = format!("{uid}/{epoch}").into();
-        object
-    };
-    let company = |units: Vec<Version>, works: bool| {
-        let mut objects = vec![version(1, MAP, Some(stamped("app-uid", 20)))];
-        objects.extend(works.then(|| version(2, "configmaps/shop/other", Some(stamped("other-uid", 10)))));
-        let evidence = evidence(units.into_iter().chain(objects));
-        by_story(&evidence).company.len()
-    };
-    let together = |lost, session| {
-        vec![
-            version(10, other, Some(beside(session, "Claimed"))),
-            version(20, UNIT, Some(claim(lost, "Claimed"))),
-        ]
-    };
-    assert_eq!(company(together(2, "left"), true), 1);
-    assert_eq!(company(together(1, "left"), true), 0, "not lost often enough");
-    assert_eq!(company(together(2, "right"), true), 0, "another replica's");
-    assert_eq!(company(together(2, "left"), false), 0, "it never began");
-    for end in [Some(beside("left", "Waiting")), None] {
-        let mut one_by_one = together(2, "left");
-        one_by_one.insert(1, version(15, other, end));
-        assert_eq!(company(one_by_one, true), 0);
-    }
 }

@@ -9,13 +9,12 @@ use anyhow::Context;
 use tokio::time::Instant;
 
 use super::Settings;
+use super::clocks::Clocks;
 use super::faults::{Fault, Plane, Who};
 use crate::harness::proxy::{Mode, Proxy};
 use crate::harness::replica::{Controller, Replica};
 use crate::harness::world::{World, ready};
 
-/// The library that gives a process another wall clock, below a folder of libraries.
-const LIBFAKETIME: &str = "faketime/libfaketime.so.1";
 /// A replica that ended by itself is started anew after this long, as a Deployment would.
 const BACK_OFF: Duration = Duration::from_secs(1);
 /// How often processes are looked at.
@@ -82,8 +81,7 @@ pub struct Disturber<'a> {
     controller_links: BTreeMap<&'static str, Instant>,
     controller_log_from: usize,
     thaw_etcd: BTreeMap<&'static str, Instant>,
-    /// The library for it, where it is installed.
-    faketime: Option<String>,
+    clocks: Clocks,
     /// What was done so far.
     pub done: Done,
 }
@@ -119,7 +117,7 @@ impl<'a> Disturber<'a> {
         let token = crate::harness::fleet::master_token(&world.upstream, CONTROLLER).await?;
         let text = world.upstream.token_kubeconfig_at(&upstream.url(), &token, "default");
         crate::harness::pki::write_private(&controller_kubeconfig, &text)?;
-        let begun = Instant::now();
+        let (begun, clocks) = (Instant::now(), Clocks::new(world.dir()));
         let mut disturber = Disturber {
             world,
             settings,
@@ -134,7 +132,7 @@ impl<'a> Disturber<'a> {
             controller_links: BTreeMap::new(),
             controller_log_from: 0,
             thaw_etcd: BTreeMap::new(),
-            faketime: faketime(),
+            clocks,
             done: Done { begun: Some(begun), ..Done::default() },
         };
         disturber.start_controller()?;
@@ -161,7 +159,7 @@ impl<'a> Disturber<'a> {
 
     /// Whether wall clocks can be stepped on this machine.
     pub fn can_step_clocks(&self) -> bool {
-        self.faketime.is_some()
+        self.clocks.can_step()
     }
 
     /// Connections, replies and requests that the proxies spoilt: a line for each server.
@@ -231,7 +229,7 @@ impl<'a> Disturber<'a> {
                 }
                 None => false,
             },
-            Fault::ClockStep { who, seconds } => self.faketime.is_some() && self.step_clock(who, seconds)?,
+            Fault::ClockStep { who, seconds } => self.step_clock(who, seconds)?,
         };
         if done {
             self.note(fault);
@@ -457,28 +455,7 @@ impl<'a> Disturber<'a> {
 
     fn step_clock(&mut self, who: usize, seconds: i64) -> anyhow::Result<bool> {
         let process = if who == Fault::CONTROLLER { CONTROLLER.to_owned() } else { name(who) };
-        std::fs::write(self.clock_file(&process), format!("{seconds:+}\n"))?;
-        Ok(true)
-    }
-
-    fn clock_file(&self, process: &str) -> PathBuf {
-        self.world.dir().join(format!("clock-{process}"))
-    }
-
-    /// What makes a process' wall clock one that can be stepped, where that is possible.
-    fn clock_env(&self, process: &str) -> anyhow::Result<Vec<(&'static str, String)>> {
-        let Some(library) = &self.faketime else { return Ok(Vec::new()) };
-        let clock = self.clock_file(process);
-        if !clock.is_file() {
-            std::fs::write(&clock, "+0\n")?;
-        }
-        Ok(vec![
-            ("LD_PRELOAD", library.clone()),
-            ("FAKETIME_TIMESTAMP_FILE", clock.display().to_string()),
-            ("FAKETIME_CACHE_DURATION", "1".into()),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
-            ("DONT_FAKE_MONOTONIC", "1".into()),
-        ])
+        self.clocks.step(&process, seconds)
     }
 
     fn clients(&self, who: Who) -> Vec<String> {
@@ -514,7 +491,7 @@ impl<'a> Disturber<'a> {
         let log = self.world.dir().join(format!("{name}.log"));
         let log_from = std::fs::metadata(&log).map_or(0, |meta| meta.len() as usize);
         let slots = self.settings.slots.to_string();
-        let clock = self.clock_env(&name)?;
+        let clock = self.clocks.env(&name)?;
         let mut env: Vec<(&str, &str)> = vec![("BUNDLEDEPLOYMENT_RECONCILER_WORKERS", &slots)];
         // Half of them are known by their pod, so that a new run of it proves the death of the one before.
         let pod = format!("00000000-0000-4000-8000-00000000000{}", number % 10);
@@ -559,7 +536,7 @@ impl<'a> Disturber<'a> {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let log = self.world.dir().join("controller.log");
         self.controller_log_from = std::fs::metadata(&log).map_or(0, |meta| meta.len() as usize);
-        let env = self.clock_env(CONTROLLER)?;
+        let env = self.clocks.env(CONTROLLER)?;
         let env: Vec<(&str, &str)> = env.iter().map(|(key, value)| (*key, value.as_str())).collect();
         let controller = Controller::spawn(
             &self.world.binary,
@@ -603,19 +580,6 @@ fn end_links(
         proxy.set(client, Mode::Pass);
         false
     });
-}
-
-/// Debian keeps it in the folder of the machine's architecture, others in one for all libraries. That of another
-/// architecture would be left out by the loader, and the clock go on.
-fn faketime() -> Option<String> {
-    let own = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(std::env::consts::ARCH) && name.contains("-linux-gnu")
-    };
-    let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
-    let folders = folders.filter(own).chain(["/usr/lib64", "/usr/lib"].map(PathBuf::from));
-    let found = folders.map(|folder| folder.join(LIBFAKETIME)).find(|path| path.is_file());
-    found.map(|path| path.display().to_string())
 }
 
 fn readdress(kubeconfig: &Path, from: &str, to: &str) -> anyhow::Result<PathBuf> {

@@ -2,6 +2,7 @@
 //! Chaos: real processes on two real control planes, with everything going wrong that can, and a judge.
 
 pub mod audited;
+mod clocks;
 pub mod disturber;
 pub mod etcd;
 mod examine;

@@ -53,7 +53,6 @@ struct Shown<'a> {
     story: &'a Story,
     claims: BTreeMap<(&'a str, &'a str), &'a Claim>,
     hooks: BTreeSet<&'a str>,
-    alive: BTreeSet<String>,
     /// Epochs by uid of the BundleDeployment.
     epochs: BTreeMap<&'a str, BTreeSet<&'a Epoch>>,
     /// The newest epoch by uid whose revision was deployed: every object that it wants carries it, or a newer one.
@@ -72,13 +71,11 @@ impl<'a> Shown<'a> {
     fn new(evidence: &'a Evidence, story: &'a Story) -> Shown<'a> {
         let claims = evidence.units.claims().iter();
         let wanted = story.deployments.values();
-        let live = evidence.units.live().values();
         Shown {
             evidence,
             story,
             claims: claims.map(|claim| ((claim.uid.as_str(), claim.epoch.as_str()), claim)).collect(),
             hooks: wanted.flat_map(|wanted| wanted.hooks.keys().map(String::as_str)).collect(),
-            alive: live.filter_map(|unit| unit.metadata.uid.clone()).collect(),
             epochs: BTreeMap::new(),
             deployed: BTreeMap::new(),
             newest: BTreeMap::new(),
@@ -199,6 +196,6 @@ impl<'a> Shown<'a> {
         let in_order = self.guarded.get(uid).is_none_or(|guarded| *gone <= *guarded + LATE);
         // What is copied comes before the first revision: without one, nothing of the removal is seen.
         let unseen = key.ends_with(COPY);
-        !self.alive.contains(uid) && in_order && (unseen || self.has_shown_its_end(stamp))
+        in_order && (unseen || self.has_shown_its_end(stamp))
     }
 }

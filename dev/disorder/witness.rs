@@ -241,11 +241,18 @@ impl Evidence {
                 record.states,
             );
         }
+        for Mark { revision, stamp, status, at } in &self.marks {
+            let _ = writeln!(text, "mark {} {revision} {stamp} {status}", time(*at));
+        }
+        for (uid, at) in &self.gone {
+            let _ = writeln!(text, "gone {} {uid}", time(*at));
+        }
         for beat in &self.beats {
             let _ = writeln!(text, "beat {} {} {} {}", time(beat.at), beat.holder, beat.session, beat.gone);
         }
         for sight in &self.sights {
-            let _ = writeln!(text, "object {} {} {:?}", sight.revision, sight.key, sight.state);
+            let Sight { revision, key, state, at } = sight;
+            let _ = writeln!(text, "object {} {revision} {key} {state:?}", time(*at));
         }
         text
     }
