@@ -61,9 +61,11 @@ pub struct Judgement {
     pub expired: usize,
     /// Versions of objects seen.
     pub sights: usize,
-    /// Of these, of copied Secrets and ConfigMaps.
+    /// Of these, deletions.
+    pub deletions: usize,
+    /// Of the versions, of copied Secrets and ConfigMaps.
     pub copies: usize,
-    /// Of these, of hooks.
+    /// Of the versions, of hooks.
     pub hooks: usize,
     /// Objects that an older claim created after a newer one had removed them; gone again at the end.
     pub late_creates: Vec<String>,
@@ -126,6 +128,7 @@ pub fn judge(evidence: &Evidence, story: &Story, done: &Done, promises: Promises
         takeovers: verdict.takeovers.len(),
         expired: closed("Expired"),
         sights: evidence.sights.len(),
+        deletions: evidence.sights.iter().filter(|sight| sight.state.is_none()).count(),
         copies: sights_of(load::COPY),
         hooks: sights_of(load::HOOK),
         late_creates,

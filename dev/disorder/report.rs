@@ -73,6 +73,7 @@ impl Report {
         line("claims expired by the controller", judgement.expired.to_string());
         line("bundles in quarantine at the end, renewed by hand", renewed.to_string());
         line("versions of objects seen", judgement.sights.to_string());
+        line("– deletions", judgement.deletions.to_string());
         line("– of copied Secrets and ConfigMaps", judgement.copies.to_string());
         line("– of hooks", judgement.hooks.to_string());
         line("writes in store and audit logs", judgement.audited.to_string());
