@@ -18,7 +18,7 @@ const LOOK_AND_CLAIM: Duration = Duration::from_secs(2);
 /// The same at the most, whatever is in the way: the limits of two requests.
 const TWO_REQUESTS: Duration = Duration::from_secs(20);
 /// How long an API server that was killed may take to come back, for its clients.
-const RESTART: Duration = Duration::from_secs(10);
+const RESTART: Duration = Duration::from_secs(15);
 /// Lost attempts after which the next may be quarantine: the unit works alone in its replica.
 const SUSPECT: u32 = 2;
 
