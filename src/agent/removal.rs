@@ -208,13 +208,16 @@ pub(super) async fn carry_out(
 ) -> Result<bool, RemoveError> {
     let (name, uid) = (order.name, order.uid);
     let allowed = mass::allow_removal(ctx, name, uid).await;
-    let history =
+    let mut history =
         ctx.downstream.store.history(order.namespace, order.release).await.map_err(RemoveError::Release)?;
     // A deletion event alone is no order: behind a removed CRD they come, too. Read after the history, so that
     // whoever deploys from here on meets the guard, or is met by it.
     let live = ctx.upstream.read(name).await.map_err(RemoveError::Upstream)?;
     if !order.why.stands(order, live.as_ref())? {
         mass::settle_removal(ctx, uid);
+        // An earlier try may have failed without a word: whoever deploys now would wait for this replica.
+        let let_go = uninstall::let_go(&ctx.downstream, &mut history, Some(&ctx.session_id)).await;
+        let_go.map_err(RemoveError::Uninstall)?;
         return Ok(false);
     }
     allowed.map_err(RemoveError::Held)?;

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     api::keys,
-    protocol::{Epoch, Stamp, Uid},
+    protocol::{Epoch, SessionId, Stamp, Uid},
     render::Object,
 };
 
@@ -190,10 +190,7 @@ impl Guarded {
     /// Says on the record that the removal failed and has ended here, so that nobody waits for this replica: neither
     /// another that removes nor, if the BundleDeployment is made anew, its deployment.
     pub async fn give_up(&mut self, ctx: &Downstream) -> Result<(), UninstallError> {
-        let Some(newest) = self.history.last_mut() else { return Ok(()) };
-        let Some(guard) = newest.guard() else { return Ok(()) };
-        let left = Guard::given_up(guard.nonce);
-        ctx.store.update(newest, None, Some(&left)).await.map_err(lost)
+        let_go(ctx, &mut self.history, None).await
     }
 
     /// Deletes the records, the guarded one last, so that a removal cut short is found again.
@@ -204,6 +201,19 @@ impl Guarded {
         info!(release = %format_args!("{}/{}", self.namespace, self.name), "release removed");
         Ok(())
     }
+}
+
+/// Says the same of a removal of `session` (of any, without one) that failed and could not say so then.
+pub async fn let_go(
+    ctx: &Downstream,
+    history: &mut [Record],
+    session: Option<&SessionId>,
+) -> Result<(), UninstallError> {
+    let Some(newest) = history.last_mut() else { return Ok(()) };
+    let guard = newest.guard().filter(|guard| session.is_none_or(|session| guard.session == *session));
+    let Some(guard) = guard else { return Ok(()) };
+    let left = Guard::given_up(guard.nonce);
+    ctx.store.update(newest, None, Some(&left)).await.map_err(lost)
 }
 
 /// `keepResources` as of the last deployed revision or the newest attempt: either keeps, since what was deleted cannot
@@ -316,6 +326,22 @@ mod tests {
         let mut guarded = guard(&ctx, removal(&"u".into(), two())).await.unwrap().unwrap();
         guarded.give_up(&ctx).await.unwrap();
         script.finished().await;
+    }
+
+    #[tokio::test]
+    async fn a_guard_that_could_not_be_given_up_is_let_go_by_its_own_session_only() {
+        for (guard, exchanges) in [("me/n", 1), ("other/n", 0)] {
+            let mut history = vec![record(1, "uninstalling").stamped("u/20").guarded(guard).stored()];
+            let left = || {
+                Exchange::put(&secret_path(1)).expecting(|sent| {
+                    let guard = sent["metadata"]["annotations"][keys::GUARD_ANNOTATION].as_str().unwrap();
+                    assert!(Guard::parse(guard).unwrap().is_given_up());
+                })
+            };
+            let (server, script) = scripted((0..exchanges).map(|_| left().stores("uid", "600")).collect());
+            let_go(&context(server), &mut history, Some(&"me".into())).await.unwrap();
+            script.finished().await;
+        }
     }
 
     #[tokio::test]
