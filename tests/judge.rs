@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The judge of the higher rungs finds what it looks for: a judge that never objects proves nothing.
 
+use std::time::Duration;
+
 use flotilla::protocol::Stamp;
 use tokio::time::Instant;
 
@@ -22,7 +24,10 @@ fn claim(nonce: &str, epoch: &str, holder: &str, end: Option<End>) -> Claim {
         attempt: 1,
         lost: 0,
         deployment: "s-1:2".into(),
+        budget: Duration::from_secs(20),
         seen: Instant::now(),
+        since: Instant::now(),
+        waiting: None,
         ended: None,
         end,
     }

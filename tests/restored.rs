@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::ensure;
-use flotilla::api::{DownstreamResource, keys};
+use flotilla::api::{BundleDeployment, DownstreamResource, keys};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
@@ -18,13 +18,15 @@ mod harness;
 
 use harness::bundles::Bundle;
 use harness::world::{Downstream, World, get, ready};
-use harness::{GENEROUS, Tools, fleet};
+use harness::{GENEROUS, Tools, fleet, until};
 
 const BOUND: Duration = Duration::from_secs(120);
 const NAMESPACE: &str = "vault";
 const BACKUP: &str = "backup";
 /// Versions of the lost time: more than what follows the restore uses up.
 const LOST: usize = 600;
+/// A unit that no agent works on.
+const ABANDONED: &str = "abandoned";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_lost_future_stamped_is_told_and_reset_by_command() -> anyhow::Result<()> {
@@ -42,6 +44,54 @@ enum Agent {
     StartsAfter,
     /// It remembers versions that nobody else knows any more.
     RunsThrough,
+}
+
+/// Nobody is left to take over the claim that the restore brings back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_runs_through_a_restore_expires_what_it_brought_back() -> anyhow::Result<()> {
+    let tools = Tools::build(Tools::CONTROL_PLANE)?;
+    let binary = Path::new(env!("CARGO_BIN_EXE_flotilla"));
+    let mut world = World::start(binary, tools, Downstream::Bare).await?;
+    let result = reaped(&mut world).await;
+    world.conclude(result)
+}
+
+async fn reaped(world: &mut World) -> anyhow::Result<()> {
+    let client = world.upstream.admin().await?;
+    let units: Api<BundleDeployment> = Api::namespaced(client, &world.registration.cluster_namespace);
+    let unit = Bundle::new(ABANDONED, NAMESPACE).bundle_deployment(&world.registration);
+    units.create(&PostParams::default(), &unit).await?;
+    let claim = async |status: &str, reason: &str, nonce: &str| {
+        let message =
+            format!("v1 holder=a session=s nonce={nonce} attempt=1 lost=0 by= budget=1 deployment=d");
+        let condition = json!({"type": "InProgress", "status": status, "reason": reason, "message": message});
+        let patch = json!({"status": {"conditions": [condition]}});
+        units.patch_status(ABANDONED, &PatchParams::default(), &Patch::Merge(&patch)).await
+    };
+    claim("True", "Claimed", "past").await?;
+    world.upstream.back_up(BACKUP).await?;
+
+    // The controller knows the lost time only.
+    claim("False", "Quarantined", "lost").await?;
+    let mut controller = world.controller("controller", &["--claim-margin", "1s"])?;
+    ready(&mut controller).await?;
+    let told = async |state: &str, count: usize| {
+        let line = format!("flotilla_fleet_claims{{state=\"{state}\"}} {count}");
+        let (_, text) = get(&controller.metrics_url()).await?;
+        anyhow::Ok(text.lines().any(|found| found == line).then_some(()))
+    };
+    until("the lost claim to be counted", GENEROUS, async || told("quarantined", 1).await).await?;
+    world.upstream.restore(BACKUP).await?;
+
+    until("the claim to be expired", GENEROUS, async || {
+        let live = units.get(ABANDONED).await?;
+        let Some(claim) = live.condition("InProgress") else { return Ok(None) };
+        Ok((claim.reason == "Expired" && claim.message.contains("nonce=past")).then_some(()))
+    })
+    .await?;
+    until("no ghost to be counted", GENEROUS, async || told("quarantined", 0).await).await?;
+    until("the claim to be counted", GENEROUS, async || told("expired", 1).await).await?;
+    controller.check()
 }
 
 async fn restored(agent: Agent) -> anyhow::Result<()> {

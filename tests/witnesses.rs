@@ -8,6 +8,11 @@ mod harness;
 #[expect(dead_code, reason = "only what judges is used")]
 mod disorder;
 
+#[path = "witnesses/deletions.rs"]
+mod deletions;
+#[path = "witnesses/living.rs"]
+mod living;
+
 use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::time::Duration;
@@ -124,17 +129,23 @@ fn judged(upstream: Vec<Version>, downstream: Vec<Version>) -> Judgement {
         assert_eq!(compared.disagreements, Vec::<String>::new());
         told.extend(compared.versions);
     }
-    let wanted = |version: &str| Wanted {
-        objects: [(MAP.to_owned(), version.to_owned())].into(),
+    by_story(&evidence(told))
+}
+
+/// `one` and `two` want the ConfigMap, `bare` wants nothing; `two` is wanted at the end.
+fn by_story(evidence: &Evidence) -> Judgement {
+    let wanted = |versions: &[&str]| Wanted {
+        objects: versions.iter().map(|version| (MAP.to_owned(), (*version).to_owned())).collect(),
         hooks: BTreeMap::new(),
     };
+    let deployments = [("one", wanted(&["1"])), ("two", wanted(&["2"])), ("bare", wanted(&[]))];
     let story = Story {
-        deployments: [("one".to_owned(), wanted("1")), ("two".to_owned(), wanted("2"))].into(),
+        deployments: deployments.map(|(id, wanted)| (id.to_owned(), wanted)).into(),
         now: [("app".to_owned(), "two".to_owned())].into(),
         ..Story::default()
     };
-    let promises = Promises { ttl: Duration::from_secs(3), claim_timeout: Duration::from_secs(20) };
-    judge(&evidence(told), &story, &Done::default(), promises)
+    let promises = Promises { ttl: Duration::from_secs(3) };
+    judge(evidence, &story, &Done::default(), promises)
 }
 
 /// `one` deployed under the claim at 10, `two` under that at 20.

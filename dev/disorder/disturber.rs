@@ -9,13 +9,12 @@ use anyhow::Context;
 use tokio::time::Instant;
 
 use super::Settings;
+use super::clocks::Clocks;
 use super::faults::{Fault, Plane, Who};
 use crate::harness::proxy::{Mode, Proxy};
 use crate::harness::replica::{Controller, Replica};
 use crate::harness::world::{World, ready};
 
-/// Where Debian keeps the library that gives a process another wall clock.
-const LIBFAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 /// A replica that ended by itself is started anew after this long, as a Deployment would.
 const BACK_OFF: Duration = Duration::from_secs(1);
 /// How often processes are looked at.
@@ -43,6 +42,8 @@ pub struct Run {
 /// What was done, and how the processes fared.
 #[derive(Debug, Default)]
 pub struct Done {
+    /// When it began.
+    pub begun: Option<Instant>,
     /// Every fault, with the time since the beginning.
     pub faults: Vec<(Duration, Fault)>,
     /// Faults that were drawn and could not be done: nobody sound would have been left, or it was gone already.
@@ -78,8 +79,9 @@ pub struct Disturber<'a> {
     controller: Option<Controller>,
     controller_back: Option<Instant>,
     controller_links: BTreeMap<&'static str, Instant>,
+    controller_log_from: usize,
     thaw_etcd: BTreeMap<&'static str, Instant>,
-    faketime: bool,
+    clocks: Clocks,
     /// What was done so far.
     pub done: Done,
 }
@@ -115,11 +117,11 @@ impl<'a> Disturber<'a> {
         let token = crate::harness::fleet::master_token(&world.upstream, CONTROLLER).await?;
         let text = world.upstream.token_kubeconfig_at(&upstream.url(), &token, "default");
         crate::harness::pki::write_private(&controller_kubeconfig, &text)?;
-        let faketime = Path::new(LIBFAKETIME).is_file();
+        let (begun, clocks) = (Instant::now(), Clocks::new(world.dir()));
         let mut disturber = Disturber {
             world,
             settings,
-            begun: Instant::now(),
+            begun,
             upstream,
             downstream,
             agent_kubeconfig,
@@ -128,9 +130,10 @@ impl<'a> Disturber<'a> {
             controller: None,
             controller_back: None,
             controller_links: BTreeMap::new(),
+            controller_log_from: 0,
             thaw_etcd: BTreeMap::new(),
-            faketime,
-            done: Done::default(),
+            clocks,
+            done: Done { begun: Some(begun), ..Done::default() },
         };
         disturber.start_controller()?;
         for number in 1..=settings.replicas {
@@ -156,7 +159,7 @@ impl<'a> Disturber<'a> {
 
     /// Whether wall clocks can be stepped on this machine.
     pub fn can_step_clocks(&self) -> bool {
-        self.faketime
+        self.clocks.can_step()
     }
 
     /// Connections, replies and requests that the proxies spoilt: a line for each server.
@@ -226,7 +229,7 @@ impl<'a> Disturber<'a> {
                 }
                 None => false,
             },
-            Fault::ClockStep { who, seconds } => self.faketime && self.step_clock(who, seconds)?,
+            Fault::ClockStep { who, seconds } => self.step_clock(who, seconds)?,
         };
         if done {
             self.note(fault);
@@ -289,10 +292,18 @@ impl<'a> Disturber<'a> {
         if let Some(controller) = &mut self.controller
             && let Some(status) = controller.exited()?
         {
-            let text = format!("the controller ended ({status})");
+            let log = controller.log();
+            let log = log.get(self.controller_log_from..).unwrap_or_default();
+            let text = if log.contains("controller started") {
+                let text = format!("the controller ended by itself ({status})\n{}", tail(log));
+                self.done.crashes.push(text.clone());
+                text
+            } else {
+                // It cannot start without its server.
+                self.done.failed_starts += 1;
+                format!("the controller could not start ({status})")
+            };
             self.say(&text);
-            // It cannot start without its server either.
-            self.done.failed_starts += 1;
             self.controller = None;
             self.controller_back = Some(now + BACK_OFF);
         }
@@ -443,12 +454,8 @@ impl<'a> Disturber<'a> {
     }
 
     fn step_clock(&mut self, who: usize, seconds: i64) -> anyhow::Result<bool> {
-        std::fs::write(self.clock_file(who), format!("{seconds:+}\n"))?;
-        Ok(true)
-    }
-
-    fn clock_file(&self, number: usize) -> PathBuf {
-        self.world.dir().join(format!("clock-{number}"))
+        let process = if who == Fault::CONTROLLER { CONTROLLER.to_owned() } else { name(who) };
+        self.clocks.step(&process, seconds)
     }
 
     fn clients(&self, who: Who) -> Vec<String> {
@@ -484,26 +491,14 @@ impl<'a> Disturber<'a> {
         let log = self.world.dir().join(format!("{name}.log"));
         let log_from = std::fs::metadata(&log).map_or(0, |meta| meta.len() as usize);
         let slots = self.settings.slots.to_string();
-        let clock = self.clock_file(number);
+        let clock = self.clocks.env(&name)?;
         let mut env: Vec<(&str, &str)> = vec![("BUNDLEDEPLOYMENT_RECONCILER_WORKERS", &slots)];
         // Half of them are known by their pod, so that a new run of it proves the death of the one before.
         let pod = format!("00000000-0000-4000-8000-00000000000{}", number % 10);
         if number.is_multiple_of(2) {
             env.push(("POD_UID", &pod));
         }
-        let clock_text = clock.display().to_string();
-        if self.faketime {
-            if !clock.is_file() {
-                std::fs::write(&clock, "+0\n")?;
-            }
-            env.extend([
-                ("LD_PRELOAD", LIBFAKETIME),
-                ("FAKETIME_TIMESTAMP_FILE", &clock_text),
-                ("FAKETIME_CACHE_DURATION", "1"),
-                ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-                ("DONT_FAKE_MONOTONIC", "1"),
-            ]);
-        }
+        env.extend(clock.iter().map(|(key, value)| (*key, value.as_str())));
         let arguments = self.settings.agent_arguments();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let replica = Replica::spawn(
@@ -539,12 +534,17 @@ impl<'a> Disturber<'a> {
     fn start_controller(&mut self) -> anyhow::Result<()> {
         let arguments = self.settings.controller_arguments();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let log = self.world.dir().join("controller.log");
+        self.controller_log_from = std::fs::metadata(&log).map_or(0, |meta| meta.len() as usize);
+        let env = self.clocks.env(CONTROLLER)?;
+        let env: Vec<(&str, &str)> = env.iter().map(|(key, value)| (*key, value.as_str())).collect();
         let controller = Controller::spawn(
             &self.world.binary,
             CONTROLLER,
             &self.controller_kubeconfig,
             &arguments,
-            &self.world.dir().join("controller.log"),
+            &env,
+            &log,
         )?;
         self.upstream.introduce(CONTROLLER, controller.pid());
         self.controller = Some(controller);

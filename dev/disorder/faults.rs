@@ -84,9 +84,9 @@ pub enum Fault {
         /// For how long.
         time: Duration,
     },
-    /// The wall clock of one replica jumps.
+    /// The wall clock of one replica, or of the controller, jumps.
     ClockStep {
-        /// Which.
+        /// Which; [`Fault::CONTROLLER`] is no replica.
         who: usize,
         /// To how many seconds from the truth.
         seconds: i64,
@@ -112,6 +112,9 @@ impl fmt::Display for Who {
 }
 
 impl Fault {
+    /// Replicas are counted from 1.
+    pub const CONTROLLER: usize = 0;
+
     /// What it is, for the table.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -157,6 +160,9 @@ impl fmt::Display for Fault {
             Fault::RestartApi { plane } => write!(f, "{kind}, {plane}"),
             Fault::FreezeEtcd { plane, time } => write!(f, "{kind}, {plane}, {:.1} s", time.as_secs_f64()),
             Fault::ControllerAway { time } => write!(f, "{kind}, {:.1} s", time.as_secs_f64()),
+            Fault::ClockStep { who: Fault::CONTROLLER, seconds } => {
+                write!(f, "{kind}, controller, to {seconds:+} s")
+            }
             Fault::ClockStep { who, seconds } => write!(f, "{kind}, replica-{who}, to {seconds:+} s"),
         }
     }
@@ -194,7 +200,10 @@ impl Faults {
             84..88 => Fault::RestartApi { plane },
             88..92 => Fault::FreezeEtcd { plane, time: self.between(0.5, 5.0) },
             92..96 => Fault::ControllerAway { time: self.between(2.0, 20.0) },
-            96.. => Fault::ClockStep { who, seconds: self.random.random_range(-7200..7200) },
+            96.. => Fault::ClockStep {
+                who: self.random.random_range(Fault::CONTROLLER..=self.replicas),
+                seconds: self.random.random_range(-7200..7200),
+            },
             _ => unreachable!("drawn from 0 to 99"),
         }
     }

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use flotilla::api::keys;
-use flotilla::protocol::{Epoch, Stamp};
 
 use super::disturber::{Done, Run};
 use super::load::{self, Story};
-use super::witness::{Beat, Evidence};
+use super::witness::Evidence;
+use super::{living, stale};
 use crate::harness::judge::{self, Ended, was_lost};
 use crate::harness::units::{Claim, End, is_ready};
 
@@ -18,8 +18,6 @@ use crate::harness::units::{Claim, End, is_ready};
 pub struct Promises {
     /// A session's time to live.
     pub ttl: Duration,
-    /// A claim's budget.
-    pub claim_timeout: Duration,
 }
 
 /// What came of it. Every list of sentences must be empty, except the last ones.
@@ -27,7 +25,7 @@ pub struct Promises {
 pub struct Judgement {
     /// Deployments done twice without need.
     pub doubles: Vec<String>,
-    /// Writes of an older claim over a newer one, and contents that are not the claim's.
+    /// Writes of an older claim over a newer one, contents that are not the claim's, and deletions of what is wanted.
     pub stale: Vec<String>,
     /// Objects of a wanted bundle that are missing or wrong at the end.
     pub lost: Vec<String>,
@@ -39,6 +37,8 @@ pub struct Judgement {
     pub claims_left: Vec<String>,
     /// Claims taken over although their session was alive.
     pub from_the_living: Vec<String>,
+    /// Claims at work beside one that must work alone in its replica.
+    pub company: Vec<String>,
     /// Processes that ended although nobody told them to.
     pub crashes: Vec<String>,
     /// What the store and the audit logs tell differently.
@@ -61,12 +61,16 @@ pub struct Judgement {
     pub expired: usize,
     /// Versions of objects seen.
     pub sights: usize,
-    /// Of these, of copied Secrets and ConfigMaps.
+    /// Of these, deletions.
+    pub deletions: usize,
+    /// Of the versions, of copied Secrets and ConfigMaps.
     pub copies: usize,
-    /// Of these, of hooks.
+    /// Of the versions, of hooks.
     pub hooks: usize,
     /// Objects that an older claim created after a newer one had removed them; gone again at the end.
     pub late_creates: Vec<String>,
+    /// Objects created when the removal of their bundle had begun; gone again at the end.
+    pub after_end: Vec<String>,
     /// From SIGKILL of a holder to the next claim.
     pub after_kill: Vec<Duration>,
     /// From SIGSTOP of a holder to the next claim.
@@ -75,7 +79,7 @@ pub struct Judgement {
 
 impl Judgement {
     /// What must be nothing, by name.
-    pub fn zeros(&self) -> [(&'static str, &[String]); 9] {
+    pub fn zeros(&self) -> [(&'static str, &[String]); 10] {
         [
             ("double deployments", &self.doubles),
             ("stale writes", &self.stale),
@@ -84,6 +88,7 @@ impl Judgement {
             ("bundles stuck", &self.stuck),
             ("claims left", &self.claims_left),
             ("claims taken from the living", &self.from_the_living),
+            ("claims beside one that works alone", &self.company),
             ("crashes", &self.crashes),
             ("disagreements of store and audit logs", &self.disagreements),
         ]
@@ -104,7 +109,7 @@ pub fn judge(evidence: &Evidence, story: &Story, done: &Done, promises: Promises
         |reason: &str| claims.iter().filter(|claim| claim.end == Some(End::Closed(reason.into()))).count();
     let sights_of = |kind: &str| evidence.sights.iter().filter(|sight| sight.key.ends_with(kind)).count();
     let (after_kill, after_freeze) = gaps(claims, &done.runs);
-    let (stale, late_creates) = stale(evidence, story);
+    let stale::Found { stale, late_creates, after_end } = stale::judge(evidence, story);
     let (lost, resurrected) = objects(evidence, story);
     let (stuck, claims_left) = units(evidence, story);
     Judgement {
@@ -114,7 +119,8 @@ pub fn judge(evidence: &Evidence, story: &Story, done: &Done, promises: Promises
         resurrected,
         stuck,
         claims_left,
-        from_the_living: from_the_living(claims, &evidence.beats, promises),
+        from_the_living: living::from_the_living(evidence, done, promises),
+        company: living::company(evidence),
         crashes: done.crashes.clone(),
         claims: claims.len(),
         revisions: verdict.gates,
@@ -122,9 +128,11 @@ pub fn judge(evidence: &Evidence, story: &Story, done: &Done, promises: Promises
         takeovers: verdict.takeovers.len(),
         expired: closed("Expired"),
         sights: evidence.sights.len(),
+        deletions: evidence.sights.iter().filter(|sight| sight.state.is_none()).count(),
         copies: sights_of(load::COPY),
         hooks: sights_of(load::HOOK),
         late_creates,
+        after_end,
         after_kill,
         after_freeze,
         ..Judgement::default()
@@ -146,54 +154,6 @@ pub fn is_settled(evidence: &Evidence, story: &Story) -> bool {
     let (lost, resurrected) = objects(evidence, story);
     let (stuck, claims) = units(evidence, story);
     lost.is_empty() && resurrected.is_empty() && stuck.is_empty() && claims.is_empty()
-}
-
-/// S1: epochs of one uid never fall on an object, and what an epoch wrote is what its claim was for.
-fn stale(evidence: &Evidence, story: &Story) -> (Vec<String>, Vec<String>) {
-    let claims: BTreeMap<(&str, &str), &Claim> = evidence
-        .units
-        .claims()
-        .iter()
-        .map(|claim| ((claim.uid.as_str(), claim.epoch.as_str()), claim))
-        .collect();
-    // The highest epoch by key and uid of the BundleDeployment, and the object that carried it.
-    let mut highest: BTreeMap<(&str, &str), (Epoch, &str)> = BTreeMap::new();
-    let (mut stale, mut late) = (Vec::new(), Vec::new());
-    for sight in &evidence.sights {
-        let Some(state) = &sight.state else { continue };
-        let Some(Stamp { uid, epoch }) = &state.stamp else {
-            stale.push(format!("{} at {} has no stamp", sight.key, sight.revision));
-            continue;
-        };
-        if let Some((before, object)) = highest.get(&(sight.key.as_str(), uid.0.as_str()))
-            && *before > *epoch
-        {
-            let text = format!(
-                "{} at {}: epoch {epoch} (version {}) after {before}",
-                sight.key, sight.revision, state.version
-            );
-            // The very object that was written under the newer claim: that no precondition may let pass.
-            if *object == state.uid { stale.push(text) } else { late.push(text) }
-        }
-        let top = highest.entry((&sight.key, &uid.0)).or_insert((epoch.clone(), &state.uid));
-        if *epoch >= top.0 {
-            *top = (epoch.clone(), &state.uid);
-        }
-        let Some(claim) = claims.get(&(uid.0.as_str(), epoch.0.as_str())) else {
-            stale.push(format!("{} at {} was written under no claim: {epoch}", sight.key, sight.revision));
-            continue;
-        };
-        let wanted = story.deployments.get(&claim.deployment);
-        let version =
-            wanted.and_then(|wanted| wanted.objects.get(&sight.key).or_else(|| wanted.hooks.get(&sight.key)));
-        if version != Some(&state.version) {
-            stale.push(format!(
-                "{} at {} has version {}, and {epoch} was for version {version:?}",
-                sight.key, sight.revision, state.version
-            ));
-        }
-    }
-    (stale, late)
 }
 
 /// What is missing, and what is too much.
@@ -271,50 +231,6 @@ fn units(evidence: &Evidence, story: &Story) -> (Vec<String>, Vec<String>) {
         }
     }
     (stuck, claims)
-}
-
-/// S8: a claim is taken only from a session that was silent for TTL, is gone, or overran its budget.
-///
-/// Silence is judged by the Lease in the store. The look at it and the takeover are requests to two servers, so a
-/// session may speak again between them; what counts is that it was silent a moment before.
-fn from_the_living(claims: &[Claim], beats: &[Beat], promises: Promises) -> Vec<String> {
-    // Two requests' limit: the look, and the claim.
-    let moment = Duration::from_secs(20);
-    // Seen here, two writes may be closer to each other than they were made.
-    let slack = Duration::from_millis(500);
-    let by_nonce: BTreeMap<&str, &Claim> = claims.iter().map(|claim| (claim.nonce.as_str(), claim)).collect();
-    let mut found = Vec::new();
-    for claim in claims {
-        let (Some(End::Replaced { by, takeover: true }), Some(at)) = (&claim.end, claim.ended) else {
-            continue;
-        };
-        let before: Vec<&Beat> =
-            beats.iter().filter(|beat| beat.session == claim.session && beat.at <= at).collect();
-        let gone = before.iter().any(|beat| beat.gone);
-        let ends = before.iter().skip(1).map(|beat| beat.at).chain([at]);
-        let silent = before.is_empty()
-            || before
-                .iter()
-                .zip(ends)
-                .any(|(beat, end)| end + moment >= at && end.duration_since(beat.at) + slack >= promises.ttl);
-        let overran = claim.seen + promises.claim_timeout <= at;
-        let born = before.first().map(|beat| beat.at);
-        let replaced = beats.iter().any(|beat| {
-            beat.holder == claim.holder
-                && beat.session != claim.session
-                && born.is_some_and(|born| beat.at > born)
-                && beat.at <= at + slack
-        });
-        if !(gone || silent || overran || replaced) {
-            let next = by_nonce.get(by.as_str()).map_or("?", |next| next.holder.as_str());
-            let age = before.last().map(|beat| (at - beat.at).as_secs_f64()).unwrap_or_default();
-            found.push(format!(
-                "{} by {next} from {}, whose session {} had renewed {age:.1} s before",
-                claim.unit, claim.holder, claim.session
-            ));
-        }
-    }
-    found
 }
 
 /// How long claims lay there after their holder was killed or frozen.

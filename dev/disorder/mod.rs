@@ -2,13 +2,16 @@
 //! Chaos: real processes on two real control planes, with everything going wrong that can, and a judge.
 
 pub mod audited;
+mod clocks;
 pub mod disturber;
 pub mod etcd;
 mod examine;
 pub mod faults;
 pub mod judgement;
+mod living;
 pub mod load;
 pub mod report;
+mod stale;
 pub mod takeover;
 pub mod witness;
 
@@ -171,7 +174,7 @@ pub async fn run(world: &mut World, settings: &Settings) -> anyhow::Result<Repor
     witness.settled().await?;
     ripening.abort();
 
-    let promises = Promises { ttl: settings.ttl, claim_timeout: settings.claim_timeout };
+    let promises = Promises { ttl: settings.ttl };
     let story = lock(&story).clone();
     let mut judgement =
         witness.look(|evidence| judgement::judge(evidence, &story, &disturber.done, promises));

@@ -73,12 +73,17 @@ impl Report {
         line("claims expired by the controller", judgement.expired.to_string());
         line("bundles in quarantine at the end, renewed by hand", renewed.to_string());
         line("versions of objects seen", judgement.sights.to_string());
+        line("– deletions", judgement.deletions.to_string());
         line("– of copied Secrets and ConfigMaps", judgement.copies.to_string());
         line("– of hooks", judgement.hooks.to_string());
         line("writes in store and audit logs", judgement.audited.to_string());
         line("– of requests whose server was killed or gave up", judgement.unanswered.to_string());
         line("writes refused for their precondition", judgement.refused.to_string());
         line("creates that landed late and were removed again", judgement.late_creates.len().to_string());
+        line(
+            "created after the end of their bundle, and removed again",
+            judgement.after_end.len().to_string(),
+        );
         for (name, times) in [("SIGKILL", &judgement.after_kill), ("SIGSTOP", &judgement.after_freeze)] {
             line(&format!("claims without a living holder after {name}"), quantiles(times));
         }
@@ -97,6 +102,9 @@ impl Report {
         }
         for sentence in judgement.late_creates.iter().take(SENTENCES) {
             let _ = writeln!(text, "\nlate create: {sentence}");
+        }
+        for sentence in judgement.after_end.iter().take(SENTENCES) {
+            let _ = writeln!(text, "\ncreated after the end: {sentence}");
         }
         Report { text, judgement, settled: settled.is_some() }
     }

@@ -31,6 +31,21 @@ pub struct Sight {
     pub key: String,
     /// What was seen; `None`: deleted.
     pub state: Option<State>,
+    /// When it was seen.
+    pub at: Instant,
+}
+
+/// One version of a release record, in the same store as the objects.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    /// Of the store.
+    pub revision: u64,
+    /// The claim that it says it was written under.
+    pub stamp: Stamp,
+    /// Helm's word for its state.
+    pub status: String,
+    /// When it was seen.
+    pub at: Instant,
 }
 
 /// What an object shows.
@@ -75,8 +90,12 @@ pub struct Evidence {
     pub units: Ledger,
     /// Names by uid.
     pub names: BTreeMap<String, String>,
+    /// When which uid was seen deleted.
+    pub gone: BTreeMap<String, Instant>,
     /// Records in the order of their creation.
     pub records: Vec<Kept>,
+    /// Versions of records, in order.
+    pub marks: Vec<Mark>,
     /// Versions of objects, in order.
     pub sights: Vec<Sight>,
     /// Objects as they are now.
@@ -222,11 +241,18 @@ impl Evidence {
                 record.states,
             );
         }
+        for Mark { revision, stamp, status, at } in &self.marks {
+            let _ = writeln!(text, "mark {} {revision} {stamp} {status}", time(*at));
+        }
+        for (uid, at) in &self.gone {
+            let _ = writeln!(text, "gone {} {uid}", time(*at));
+        }
         for beat in &self.beats {
             let _ = writeln!(text, "beat {} {} {} {}", time(beat.at), beat.holder, beat.session, beat.gone);
         }
         for sight in &self.sights {
-            let _ = writeln!(text, "object {} {} {:?}", sight.revision, sight.key, sight.state);
+            let Sight { revision, key, state, at } = sight;
+            let _ = writeln!(text, "object {} {revision} {key} {state:?}", time(*at));
         }
         text
     }
@@ -246,7 +272,11 @@ impl Evidence {
     }
 
     fn take_unit(&mut self, name: &str, version: Version) {
-        let Some(mut object) = version.object else { return self.units.deleted(name) };
+        let Some(mut object) = version.object else {
+            let uid = self.units.live().get(name).and_then(|unit| unit.metadata.uid.clone());
+            self.gone.extend(uid.map(|uid| (uid, Instant::now())));
+            return self.units.deleted(name);
+        };
         object["metadata"]["resourceVersion"] = version.revision.to_string().into();
         if let Some(uid) = object["metadata"]["uid"].as_str() {
             self.names.insert(uid.to_owned(), name.to_owned());
@@ -295,12 +325,16 @@ impl Evidence {
             });
             self.records.len() - 1
         });
+        let state = label("status").to_owned();
+        if let Some(stamp) = stamp(&object) {
+            let (revision, at) = (version.revision, Instant::now());
+            self.marks.push(Mark { revision, stamp, status: state.clone(), at });
+        }
         let record = &mut self.records[index].record;
         // The first stamp is the claim that created it; later ones are those that closed it.
         if record.stamp.is_none() {
             record.stamp = stamp(&object);
         }
-        let state = label("status").to_owned();
         if record.states.last() != Some(&state) {
             record.states.push(state);
         }
@@ -327,7 +361,8 @@ impl Evidence {
             None if self.objects.remove(&version.key).is_none() => return,
             None => {}
         }
-        self.sights.push(Sight { revision: version.revision, key: version.key, state });
+        let (revision, key, at) = (version.revision, version.key, Instant::now());
+        self.sights.push(Sight { revision, key, state, at });
     }
 }
 

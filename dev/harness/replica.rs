@@ -59,6 +59,7 @@ impl Controller {
         name: &str,
         kubeconfig: &Path,
         extra_args: &[&str],
+        extra_env: &[(&str, &str)],
         log: &Path,
     ) -> anyhow::Result<Controller> {
         let (metrics, probe) = (Port::reserve()?, Port::reserve()?);
@@ -66,7 +67,8 @@ impl Controller {
         command
             .arg(format!("--metrics-bind-address=127.0.0.1:{}", metrics.number()))
             .arg(format!("--probe-bind-address=127.0.0.1:{}", probe.number()))
-            .args(extra_args);
+            .args(extra_args)
+            .envs(extra_env.iter().copied());
         Instance::spawn(name, command, metrics, probe, log).map(Controller)
     }
 }

@@ -35,8 +35,14 @@ pub struct Claim {
     pub lost: u32,
     /// The deployment id worked on, as the claim says it.
     pub deployment: String,
+    /// Its time, as the claim says it; a wait has one of its own.
+    pub budget: Duration,
     /// When it was seen first.
     pub seen: Instant,
+    /// Since when its time runs: from the claim, or from its wait.
+    pub since: Instant,
+    /// When it went to wait.
+    pub waiting: Option<Instant>,
     /// When its end was seen.
     pub ended: Option<Instant>,
     /// How it ended; `None` while it is open.
@@ -247,7 +253,10 @@ impl State {
                 attempt: word("attempt").parse().unwrap_or_default(),
                 lost: word("lost").parse().unwrap_or_default(),
                 deployment: word("deployment"),
+                budget: Duration::from_secs(word("budget").parse().unwrap_or_default()),
                 seen: now,
+                since: now,
+                waiting: (condition.reason == "Waiting").then_some(now),
                 ended: None,
                 end: None,
             }
@@ -257,7 +266,12 @@ impl State {
                 open.ended = Some(now);
             }
             match (&fresh, condition) {
-                (Some(fresh), _) if fresh.nonce == open.nonce => return,
+                (Some(fresh), _) if fresh.nonce == open.nonce => {
+                    if open.waiting.is_none() && fresh.waiting.is_some() {
+                        (open.budget, open.since, open.waiting) = (fresh.budget, now, Some(now));
+                    }
+                    return;
+                }
                 (Some(fresh), _) => {
                     let takeover = fresh.session != open.session;
                     open.end = Some(End::Replaced { by: fresh.nonce.clone(), takeover });

@@ -137,7 +137,14 @@ impl World {
 
     /// Starts the companion controller on the upstream cluster.
     pub fn controller(&self, name: &str, extra_args: &[&str]) -> anyhow::Result<Controller> {
-        Controller::spawn(&self.binary, name, &self.upstream.admin_kubeconfig(), extra_args, &self.log(name))
+        Controller::spawn(
+            &self.binary,
+            name,
+            &self.upstream.admin_kubeconfig(),
+            extra_args,
+            &[],
+            &self.log(name),
+        )
     }
 
     /// Follows the units upstream.

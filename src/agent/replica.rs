@@ -16,7 +16,7 @@ use std::{
 use futures::{Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use self::turns::{Queue, Turn};
 
@@ -386,7 +386,10 @@ impl Replica {
         if held != holds || was_alone != alone {
             self.held_slots = self.held_slots + usize::from(holds) - usize::from(held);
             if was_alone != alone {
-                debug!(unit = %name, alone, "lost too often to work beside others");
+                match alone {
+                    true => info!(unit = %name, "lost too often to work beside others: nothing else begins"),
+                    false => info!(unit = %name, "others may begin again"),
+                }
                 self.alone = alone.then(|| name.clone());
             }
             self.offer_slots();

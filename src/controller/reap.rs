@@ -19,7 +19,7 @@ use crate::{
     api::{BundleDeployment, BundleDeploymentStatus},
     protocol::{
         ClaimState,
-        reaper::{self, Limits, Verdict, Watched},
+        reaper::{self, Limits, Sight, Verdict},
     },
     telemetry::{
         Metrics,
@@ -51,8 +51,10 @@ pub struct Reaper {
 enum Reaped {
     /// Written, by us.
     Expired(ClaimState),
-    /// Not needed any more, or somebody else was first.
+    /// Not needed, or not yet: what the live look showed is what is watched now.
     Moot,
+    /// Somebody wrote meanwhile: look again, for after a restore no event may be news.
+    Overtaken,
     /// Nobody knows: look again.
     Again(String),
 }
@@ -98,9 +100,11 @@ impl Reaper {
         match event {
             Event::Seen(object) => {
                 self.progress.works(self.now());
-                let (key, state) = (key(&object), snapshot(&object, false));
-                let healthy = self.healthy();
-                self.claims.see(key, state.version, state.slot, &self.limits, healthy);
+                self.see(&object, Sight::Event);
+            }
+            Event::ListItem(object) => {
+                self.progress.works(self.now());
+                self.see(&object, Sight::Read);
             }
             Event::Deleted(object) => {
                 self.claims.forget(&key(&object));
@@ -120,6 +124,15 @@ impl Reaper {
                 self.health.set("watch", Err(cause));
             }
         }
+        self.count();
+    }
+
+    fn see(&mut self, object: &BundleDeployment, sight: Sight) {
+        let (state, healthy) = (snapshot(object, false), self.healthy());
+        self.claims.see(key(object), sight, state.version, state.slot, &self.limits, healthy);
+    }
+
+    fn count(&self) {
         for sort in FleetClaim::ALL {
             self.metrics.set_fleet_claims(*sort, self.claims.count(*sort));
         }
@@ -127,9 +140,9 @@ impl Reaper {
 
     async fn reap(&mut self) {
         let healthy = self.healthy();
-        for (key, watched) in self.claims.take_due(&self.limits, healthy) {
+        for key in self.claims.take_due(&self.limits, healthy) {
             let unit = format!("{}/{}", key.0, key.1);
-            match self.expire(&key, &watched).await {
+            match self.expire(&key).await {
                 Reaped::Expired(state) => {
                     self.metrics.claims_expired();
                     if state == ClaimState::Quarantined {
@@ -142,27 +155,31 @@ impl Reaper {
                     );
                 }
                 Reaped::Moot => {}
+                Reaped::Overtaken => self.claims.retry(key, self.healthy() + RETRY),
                 Reaped::Again(cause) => {
                     warn!(unit, cause, "cannot expire a claim now; it is looked at again");
                     self.claims.retry(key, self.healthy() + RETRY);
                 }
             }
         }
+        self.count();
     }
 
     /// One live look, one write under the version read.
-    async fn expire(&self, key: &Key, watched: &Watched) -> Reaped {
+    async fn expire(&mut self, key: &Key) -> Reaped {
         let api: Api<BundleDeployment> = Api::namespaced(self.client.clone(), &key.0);
         let object = match tokio::time::timeout(REQUEST_TIMEOUT, api.get_opt(&key.1)).await {
             Err(_) => return Reaped::Again("no answer in time".into()),
             Ok(Err(error)) => return Reaped::Again(upstream::chain(&error)),
-            Ok(Ok(None)) => return Reaped::Moot,
+            Ok(Ok(None)) => {
+                self.claims.forget(key);
+                return Reaped::Moot;
+            }
             Ok(Ok(Some(object))) => object,
         };
-        let live = snapshot(&object, false);
-        // Seen anew with the time counted so far: another nonce or state starts its own count.
-        let seen = reaper::see(Some(watched.clone()), live.version.clone(), live.slot, self.healthy());
-        let Some(seen) = seen else { return Reaped::Moot };
+        // Seen anew with the time counted so far: another nonce or state starts its own count, and is due in its turn.
+        self.see(&object, Sight::Read);
+        let Some(seen) = self.claims.known(key).cloned() else { return Reaped::Moot };
         let claim = match reaper::judge(&seen, &self.limits, self.healthy()) {
             Verdict::Leave(_) => return Reaped::Moot,
             Verdict::Replace(claim) => claim,
@@ -170,19 +187,19 @@ impl Reaper {
         let before = object.status.clone().unwrap_or_default();
         let mut after: BundleDeploymentStatus = before.clone();
         fields::set_claim(&mut after.conditions, Some(&claim), &stamp());
-        let Some(patch) = fields::patch(&object, &live.version.0, &before, &after) else {
-            return Reaped::Moot;
+        let Some(patch) = fields::patch(&object, &seen.version.0, &before, &after) else {
+            return Reaped::Again("its expiry would change nothing".into());
         };
         self.metrics.upstream_write(UpstreamWrite::Expire);
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         match tokio::time::timeout(REQUEST_TIMEOUT, api.patch_status(&key.1, &params, &patch)).await {
-            Ok(Ok(_)) => {
+            Ok(Ok(written)) => {
+                self.see(&written, Sight::Read);
                 let known = seen.slot.claim().map(|claim| claim.holder.0.as_str());
                 self.publish(&object, known, claim.state);
                 Reaped::Expired(claim.state)
             }
-            // Somebody wrote meanwhile: the watch shows what.
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Reaped::Moot,
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Reaped::Overtaken,
             Ok(Err(error)) => Reaped::Again(upstream::chain(&error)),
             Err(_) => Reaped::Again("no answer in time".into()),
         }
@@ -230,11 +247,104 @@ async fn sleep(wait: Option<Duration>) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::telemetry::{events::EventsConfig, scripted};
+    use crate::telemetry::{
+        events::EventsConfig,
+        scripted::{self, Server},
+    };
+
+    const UNIT: &str = "/apis/fleet.cattle.io/v1alpha1/namespaces/ns/bundledeployments/app";
+
+    fn reaper() -> (Reaper, Server) {
+        let (client, server) = scripted::client();
+        let limits = Limits { claim_timeout: Duration::from_secs(600), margin: Duration::from_secs(30) };
+        let metrics = Metrics::new();
+        let events = Events::disabled(metrics.clone());
+        (Reaper::new(client, limits, metrics, events, Health::new(&["watch"])), server)
+    }
+
+    fn unit(version: &str, nonce: &str, reason: &str) -> Value {
+        let status = if reason == "Claimed" { "True" } else { "False" };
+        let message =
+            format!("v1 holder=a session=s nonce={nonce} attempt=1 lost=0 by= budget=100 deployment=d");
+        json!({
+            "apiVersion": "fleet.cattle.io/v1alpha1", "kind": "BundleDeployment", "spec": {},
+            "metadata": {"namespace": "ns", "name": "app", "uid": "u", "resourceVersion": version},
+            "status": {"conditions": [
+                {"type": "InProgress", "status": status, "reason": reason, "message": message}
+            ]},
+        })
+    }
+
+    fn object(value: Value) -> Box<BundleDeployment> {
+        Box::new(serde_json::from_value(value).unwrap())
+    }
+
+    /// Open, expired and quarantined claims, as the metrics tell.
+    fn told(reaper: &Reaper) -> [u32; 3] {
+        let text = reaper.metrics.encode();
+        ["open", "expired", "quarantined"].map(|state| {
+            let start = format!("flotilla_fleet_claims{{state=\"{state}\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&start)).unwrap().parse().unwrap()
+        })
+    }
+
+    async fn expires(reaper: &mut Reaper, server: &mut Server, version: &str) {
+        let script = async {
+            server.next().await.answer(200, &unit(version, "past", "Claimed"));
+            let call = server.next().await;
+            assert_eq!(call.line(), format!("PATCH {UNIT}/status"));
+            assert_eq!(call.body["metadata"]["resourceVersion"], version, "the one that was judged");
+            call.answer(200, &unit("95", "past", "Expired"));
+        };
+        tokio::join!(reaper.reap(), script);
+        assert_eq!((reaper.claims.next_due(), told(reaper)), (None, [0, 1, 0]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_a_restore_brought_back_is_expired_by_the_version_it_has_now() {
+        let (mut reaper, mut server) = reaper();
+        reaper.take(Event::Seen(object(unit("120", "lost", "Quarantined"))));
+        reaper.take(Event::Seen(object(unit("90", "past", "Claimed"))));
+        assert_eq!(told(&reaper), [0, 0, 1], "a late event");
+        reaper.take(Event::ListItem(object(unit("90", "past", "Claimed"))));
+        assert_eq!(told(&reaper), [1, 0, 0], "a list");
+        tokio::time::advance(Duration::from_secs(131)).await;
+        expires(&mut reaper, &mut server, "90").await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_live_look_shows_is_watched_at_whatever_version_and_due_in_its_turn() {
+        let (mut reaper, mut server) = reaper();
+        reaper.take(Event::Seen(object(unit("120", "lost", "Claimed"))));
+        tokio::time::advance(Duration::from_secs(131)).await;
+        let script = async { server.next().await.answer(200, &unit("90", "past", "Claimed")) };
+        tokio::join!(reaper.reap(), script);
+        assert_eq!(told(&reaper), [1, 0, 0]);
+        assert_eq!(reaper.claims.next_due(), Some(Duration::from_secs(131 + 130)), "armed anew");
+        tokio::time::advance(Duration::from_secs(131)).await;
+        expires(&mut reaper, &mut server, "90").await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_was_overtaken_looks_again_and_what_is_gone_is_counted_no_more() {
+        let (mut reaper, mut server) = reaper();
+        reaper.take(Event::Seen(object(unit("120", "lost", "Claimed"))));
+        tokio::time::advance(Duration::from_secs(131)).await;
+        let script = async {
+            server.next().await.answer(200, &unit("120", "lost", "Claimed"));
+            server.next().await.refuse(409, "Conflict");
+        };
+        tokio::join!(reaper.reap(), script);
+        assert_eq!(reaper.claims.next_due(), Some(Duration::from_secs(131) + RETRY));
+        tokio::time::advance(RETRY).await;
+        let script = async { server.next().await.refuse(404, "NotFound") };
+        tokio::join!(reaper.reap(), script);
+        assert_eq!((reaper.claims.next_due(), told(&reaper)), (None, [0, 0, 0]), "no ghost");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_quarantine_is_written_under_the_version_read_and_told_once() {
@@ -248,13 +358,12 @@ mod tests {
         let claim = json!({"type": "InProgress", "status": "True", "reason": "Claimed", "message":
             "v1 holder=a session=s3 nonce=n attempt=3 lost=2 by=s1,s2 budget=100 deployment=d"});
         let unit = json!({"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "BundleDeployment",
-            "metadata": {"name": "app", "namespace": "c", "uid": "u", "resourceVersion": "7"},
+            "metadata": {"name": "app", "namespace": "ns", "uid": "u", "resourceVersion": "7"},
             "spec": {"deploymentID": "d"}, "status": {"conditions": [claim]}});
         reaper.take(Event::Seen(serde_json::from_value(unit.clone()).unwrap()));
         tokio::time::advance(Duration::from_secs(131)).await;
         let reaping = tokio::spawn(async move { reaper.reap().await });
 
-        const UNIT: &str = "/apis/fleet.cattle.io/v1alpha1/namespaces/c/bundledeployments/app";
         let read = server.next().await;
         assert_eq!(read.line(), format!("GET {UNIT}"));
         read.answer(200, &unit);
@@ -269,7 +378,7 @@ mod tests {
         reaping.await.unwrap();
 
         let event = server.next().await;
-        assert_eq!(event.line(), "POST /api/v1/namespaces/c/events");
+        assert_eq!(event.line(), "POST /api/v1/namespaces/ns/events");
         let about = &event.body["involvedObject"];
         assert_eq!((&about["kind"], &about["name"]), (&json!("BundleDeployment"), &json!("app")));
         assert_eq!((&event.body["type"], &event.body["reason"]), (&json!("Warning"), &json!("Quarantined")));

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::{
     protocol::{
         ClaimSlot, ClaimState, Epoch, Time,
-        reaper::{self, Limits, Verdict, Watched},
+        reaper::{self, Limits, Sight, Verdict, Watched},
     },
     telemetry::metrics::FleetClaim,
 };
@@ -55,14 +55,17 @@ struct Entry {
 
 impl Claims {
     /// An object was seen.
-    pub fn see(&mut self, key: Key, version: Epoch, slot: ClaimSlot, limits: &Limits, healthy: Time) {
+    pub fn see(
+        &mut self,
+        key: Key,
+        sight: Sight,
+        version: Epoch,
+        slot: ClaimSlot,
+        limits: &Limits,
+        healthy: Time,
+    ) {
         let before = self.forget(&key);
-        if before.as_ref().is_some_and(|before| before.version > version) {
-            // Older than what is known: a list from a lagging cache.
-            self.keep(key, before, limits, healthy);
-            return;
-        }
-        let after = reaper::see(before, version, slot, healthy);
+        let after = reaper::see(before, sight, version, slot, healthy);
         self.keep(key, after, limits, healthy);
     }
 
@@ -76,6 +79,11 @@ impl Claims {
             *self.counts.entry(sort).or_default() += 1;
         }
         self.claims.insert(key, Entry { watched, due });
+    }
+
+    /// What is known of an object.
+    pub fn known(&self, key: &Key) -> Option<&Watched> {
+        self.claims.get(key).map(|entry| &entry.watched)
     }
 
     /// An object is gone, or its claim.
@@ -103,8 +111,8 @@ impl Claims {
         self.due.first().map(|(time, _)| *time)
     }
 
-    /// Takes those that are due, to be looked at live; they are seen again by the watch or a retry.
-    pub fn take_due(&mut self, limits: &Limits, healthy: Time) -> Vec<(Key, Watched)> {
+    /// Takes those that are due, to be looked at live. Until that is seen, or a retry asked for, they are due no more.
+    pub fn take_due(&mut self, limits: &Limits, healthy: Time) -> Vec<Key> {
         let mut taken = Vec::new();
         while let Some((time, _)) = self.due.first()
             && *time <= healthy
@@ -112,8 +120,10 @@ impl Claims {
             let Some((_, key)) = self.due.pop_first() else { break };
             let Some(entry) = self.claims.get_mut(&key) else { continue };
             entry.due = None;
-            if !matches!(reaper::judge(&entry.watched, limits, healthy), Verdict::Leave(_)) {
-                taken.push((key, entry.watched.clone()));
+            match reaper::judge(&entry.watched, limits, healthy) {
+                Verdict::Replace(_) => taken.push(key),
+                Verdict::Leave(Some(later)) => self.retry(key, later),
+                Verdict::Leave(None) => {}
             }
         }
         taken
@@ -192,27 +202,51 @@ mod tests {
     #[test]
     fn a_claim_is_due_once_and_only_while_it_stands() {
         let mut claims = Claims::default();
-        claims.see(key(), "5".into(), slot("n"), &limits(), at(0));
-        claims.see(key(), "6".into(), slot("n"), &limits(), at(50));
+        claims.see(key(), Sight::Event, "5".into(), slot("n"), &limits(), at(0));
+        claims.see(key(), Sight::Event, "6".into(), slot("n"), &limits(), at(50));
         assert_eq!((claims.next_due(), claims.count(FleetClaim::Open)), (Some(at(130)), 1));
         assert!(claims.take_due(&limits(), at(129)).is_empty());
-        assert_eq!(claims.take_due(&limits(), at(130))[0].1.version, "6".into());
+        assert_eq!(claims.take_due(&limits(), at(130)), [key()]);
+        assert_eq!(claims.known(&key()).unwrap().version, "6".into());
         assert!(claims.take_due(&limits(), at(131)).is_empty());
         claims.retry(key(), at(135));
-        claims.see(key(), "7".into(), ClaimSlot::Empty, &limits(), at(132));
+        claims.see(key(), Sight::Event, "7".into(), ClaimSlot::Empty, &limits(), at(132));
         assert_eq!((claims.next_due(), claims.count(FleetClaim::Open)), (None, 0));
     }
 
     #[test]
-    fn a_new_nonce_has_its_whole_budget_and_an_old_list_changes_nothing() {
+    fn a_new_nonce_has_its_whole_budget_and_a_late_event_changes_nothing() {
         let mut claims = Claims::default();
-        claims.see(key(), "5".into(), slot("n"), &limits(), at(0));
-        claims.see(key(), "8".into(), slot("m"), &limits(), at(100));
+        claims.see(key(), Sight::Event, "5".into(), slot("n"), &limits(), at(0));
+        claims.see(key(), Sight::Event, "8".into(), slot("m"), &limits(), at(100));
         assert_eq!(claims.next_due(), Some(at(230)));
-        claims.see(key(), "5".into(), slot("n"), &limits(), at(110));
+        claims.see(key(), Sight::Event, "5".into(), slot("n"), &limits(), at(110));
         assert_eq!(claims.next_due(), Some(at(230)));
         claims.retain(&std::collections::HashSet::new());
         assert_eq!(claims.next_due(), None);
+    }
+
+    #[test]
+    fn after_a_restore_what_is_listed_is_due_and_counted_and_what_was_known_is_not() {
+        let mut claims = Claims::default();
+        let resting = ClaimSlot::parse(
+            "False",
+            "Quarantined",
+            "v1 holder=a session=s nonce=m attempt=3 lost=3 by= budget=100 deployment=d",
+        );
+        claims.see(key(), Sight::Event, "120".into(), resting, &limits(), at(0));
+        let counts =
+            |claims: &Claims| (claims.count(FleetClaim::Open), claims.count(FleetClaim::Quarantined));
+        claims.see(key(), Sight::Event, "90".into(), slot("n"), &limits(), at(10));
+        assert_eq!((claims.next_due(), counts(&claims)), (None, (0, 1)), "a late event");
+        claims.see(key(), Sight::Read, "90".into(), slot("n"), &limits(), at(10));
+        assert_eq!((claims.next_due(), counts(&claims)), (Some(at(140)), (1, 0)), "the list");
+        // The live look shows another claim than the one that was due.
+        assert_eq!(claims.take_due(&limits(), at(140)), [key()]);
+        claims.see(key(), Sight::Read, "70".into(), slot("o"), &limits(), at(140));
+        assert_eq!((claims.next_due(), counts(&claims)), (Some(at(270)), (1, 0)));
+        claims.see(key(), Sight::Read, "60".into(), ClaimSlot::Empty, &limits(), at(150));
+        assert_eq!((claims.next_due(), counts(&claims)), (None, (0, 0)), "no ghost");
     }
 
     #[test]
@@ -223,12 +257,19 @@ mod tests {
             ClaimSlot::parse("False", reason, message)
         };
         let other = ("ns".to_owned(), "other".to_owned());
-        claims.see(key(), "5".into(), resting("Quarantined"), &limits(), at(0));
-        claims.see(other.clone(), "5".into(), resting("Expired"), &limits(), at(0));
+        claims.see(key(), Sight::Event, "5".into(), resting("Quarantined"), &limits(), at(0));
+        claims.see(other.clone(), Sight::Event, "5".into(), resting("Expired"), &limits(), at(0));
         let counts =
             |claims: &Claims| FleetClaim::ALL.iter().map(|sort| claims.count(*sort)).collect::<Vec<_>>();
         assert_eq!(counts(&claims), [0, 0, 1, 1, 0]);
-        claims.see(key(), "6".into(), ClaimSlot::Unreadable { text: "?".into() }, &limits(), at(1));
+        claims.see(
+            key(),
+            Sight::Event,
+            "6".into(),
+            ClaimSlot::Unreadable { text: "?".into() },
+            &limits(),
+            at(1),
+        );
         assert_eq!(counts(&claims), [0, 0, 1, 0, 1]);
         claims.retain(&std::collections::HashSet::from([key()]));
         assert_eq!(counts(&claims), [0, 0, 0, 0, 1]);

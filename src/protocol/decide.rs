@@ -221,16 +221,17 @@ fn claim_when_due(
 /// Whether it is this replica's turn, and a slot is free; if not, asks to be woken.
 ///
 /// Who must work `alone` waits until no other unit has a slot here, and nothing else begins meanwhile. A replica takes a
-/// while to get empty, so the next in preference begins with that only a TTL later; who is full gets empty, too.
+/// while to get empty, so the next in preference begins with that only a TTL later; who is full gets empty, too. What
+/// still has a slot when all work must have ended does no work (a result that is refused on and on): L1.
 fn may_go(unit: &mut Unit, alone: bool, env: &Env<'_>, effects: &mut Vec<Effect>) -> bool {
     let Some(latest) = &unit.latest else { return false };
     let wanted = *unit.wanted.get_or_insert(env.now);
     let (before, _) = env.sessions.preference(env.session, &latest.uid, env.healthy);
-    let rank = env.sessions.rank(env.session, &latest.uid, env.healthy);
     let turn = if alone {
         wanted + env.config.ttl * before
     } else {
         // Who is believed full is not waited for, but all that believe so must not reach for it in the same moment.
+        let rank = env.sessions.rank(env.session, &latest.uid, env.healthy);
         wanted + env.config.steal_delay * rank + env.config.steal_delay / FULL * before.saturating_sub(rank)
     };
     unit.alone = false;
@@ -239,11 +240,15 @@ fn may_go(unit: &mut Unit, alone: bool, env: &Env<'_>, effects: &mut Vec<Effect>
         return false;
     }
     unit.alone = alone && !env.slots.reserved;
-    if !env.slots.admit(alone) {
-        effects.push(Effect::WantSlot);
-        return false;
+    let patience = turn + env.config.claim_timeout + env.config.claim_margin;
+    if env.slots.admit(alone && env.now < patience) {
+        return true;
     }
-    true
+    effects.push(Effect::WantSlot);
+    if unit.alone && env.now < patience {
+        wake_at(patience, effects);
+    }
+    false
 }
 
 /// A first claim of this replica on what the snapshot asks for.

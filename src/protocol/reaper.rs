@@ -28,6 +28,16 @@ pub struct Watched {
     pub since: Time,
 }
 
+/// How an object came to be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// An event of the watch: it may be late.
+    Event,
+    /// In a list, by a live look, or as the answer to a write: that is what stands. At a lower version than what is known
+    /// it is upstream that went back (it was restored), or a list that the events of its own watch follow.
+    Read,
+}
+
 /// What to write in place of the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -37,8 +47,22 @@ pub enum Verdict {
     Replace(Claim),
 }
 
-/// Takes in a newer sight of the object. Other status fields are no change of the claim.
-pub fn see(before: Option<Watched>, version: Epoch, slot: ClaimSlot, healthy: Time) -> Option<Watched> {
+/// Whether a sight says nothing, for more than that is known.
+pub fn is_old(known: &Watched, sight: Sight, version: &Epoch) -> bool {
+    sight == Sight::Event && *version < known.version
+}
+
+/// Takes in a sight of the object, unless it is old. Other status fields are no change of the claim.
+pub fn see(
+    before: Option<Watched>,
+    sight: Sight,
+    version: Epoch,
+    slot: ClaimSlot,
+    healthy: Time,
+) -> Option<Watched> {
+    if before.as_ref().is_some_and(|known| is_old(known, sight, &version)) {
+        return before;
+    }
     if slot == ClaimSlot::Empty {
         return None;
     }
@@ -107,8 +131,8 @@ mod tests {
     #[test]
     fn a_claim_is_expired_after_budget_and_margin_unchanged() {
         let slot = ClaimSlot::Claim(claim("n", ClaimState::Claimed));
-        let seen = see(None, "1".into(), slot.clone(), at(10));
-        let seen = see(seen, "9".into(), slot, at(100)).unwrap();
+        let seen = see(None, Sight::Event, "1".into(), slot.clone(), at(10));
+        let seen = see(seen, Sight::Event, "9".into(), slot, at(100)).unwrap();
         assert_eq!(judge(&seen, &limits(), at(139)), Verdict::Leave(Some(at(140))));
         let Verdict::Replace(next) = judge(&seen, &limits(), at(140)) else { panic!() };
         assert_eq!((next.state, next.lost, next.by.join(",")), (ClaimState::Expired, 1, "s-n".into()));
@@ -117,14 +141,30 @@ mod tests {
 
     #[test]
     fn another_nonce_or_state_starts_the_count_anew() {
-        let seen = see(None, "1".into(), ClaimSlot::Claim(claim("n", ClaimState::Claimed)), at(0));
-        let waiting =
-            see(seen.clone(), "2".into(), ClaimSlot::Claim(claim("n", ClaimState::Waiting)), at(50));
+        let slot = |nonce: &str, state| ClaimSlot::Claim(claim(nonce, state));
+        let seen = see(None, Sight::Event, "1".into(), slot("n", ClaimState::Claimed), at(0));
+        let waiting = see(seen.clone(), Sight::Event, "2".into(), slot("n", ClaimState::Waiting), at(50));
         assert_eq!(waiting.as_ref().unwrap().since, at(50));
         let Verdict::Replace(next) = judge(&waiting.unwrap(), &limits(), at(180)) else { panic!() };
         assert_eq!(next.lost, 0, "a loss while waiting does not count");
-        let other = see(seen, "2".into(), ClaimSlot::Claim(claim("m", ClaimState::Claimed)), at(50));
+        let other = see(seen, Sight::Event, "2".into(), slot("m", ClaimState::Claimed), at(50));
         assert_eq!(other.unwrap().since, at(50));
+    }
+
+    #[test]
+    fn a_late_event_undoes_nothing_and_what_is_read_stands_at_whatever_version() {
+        let slot = |nonce: &str| ClaimSlot::Claim(claim(nonce, ClaimState::Claimed));
+        let known = see(None, Sight::Event, "120".into(), slot("n"), at(0));
+        for late in [slot("m"), ClaimSlot::Empty] {
+            assert_eq!(see(known.clone(), Sight::Event, "99".into(), late, at(50)), known);
+        }
+        let back = see(known.clone(), Sight::Read, "99".into(), slot("m"), at(50)).unwrap();
+        let expected = Watched { version: "99".into(), slot: slot("m"), since: at(50) };
+        assert_eq!(back, expected, "it is judged by its own version, from now on");
+        assert!(!is_old(&back, Sight::Event, &"100".into()), "what follows is news again");
+        let same = see(known.clone(), Sight::Read, "99".into(), slot("n"), at(50)).unwrap();
+        assert_eq!((same.version, same.since), ("99".into(), at(0)), "seen unchanged all the time");
+        assert_eq!(see(known, Sight::Read, "99".into(), ClaimSlot::Empty, at(50)), None);
     }
 
     #[test]
@@ -132,17 +172,18 @@ mod tests {
         let mut lost = claim("n", ClaimState::Claimed);
         lost.lose(&"x".into());
         lost.lose(&"x".into());
-        let seen = see(None, "1".into(), ClaimSlot::Claim(lost), at(0)).unwrap();
+        let seen = see(None, Sight::Event, "1".into(), ClaimSlot::Claim(lost), at(0)).unwrap();
         let Verdict::Replace(next) = judge(&seen, &limits(), at(130)) else { panic!() };
         assert_eq!((next.state, next.lost), (ClaimState::Quarantined, 3));
     }
 
     #[test]
     fn what_is_not_open_stays_and_what_cannot_be_read_is_marked_as_unfinished_in_the_end() {
-        let resting = see(None, "1".into(), ClaimSlot::Claim(claim("n", ClaimState::BackingOff)), at(0));
+        let resting = ClaimSlot::Claim(claim("n", ClaimState::BackingOff));
+        let resting = see(None, Sight::Event, "1".into(), resting, at(0));
         assert_eq!(judge(&resting.unwrap(), &limits(), at(9999)), Verdict::Leave(None));
         let strange = ClaimSlot::Unreadable { text: "True Claimed v2 x=\ny".into() };
-        let seen = see(None, "1".into(), strange, at(0)).unwrap();
+        let seen = see(None, Sight::Event, "1".into(), strange, at(0)).unwrap();
         assert_eq!(judge(&seen, &limits(), at(629)), Verdict::Leave(Some(at(630))));
         let Verdict::Replace(next) = judge(&seen, &limits(), at(630)) else { panic!() };
         assert_eq!(
@@ -152,6 +193,6 @@ mod tests {
         assert_eq!((next.state, next.attempt, next.lost), (ClaimState::Expired, 0, 0));
         let later = Claim::unreadable("True Claimed v2 x=\ny", &"2".into());
         assert_ne!(next.nonce, later.nonce, "each is another claim");
-        assert_eq!(see(None, "1".into(), ClaimSlot::Empty, at(0)), None);
+        assert_eq!(see(None, Sight::Event, "1".into(), ClaimSlot::Empty, at(0)), None);
     }
 }

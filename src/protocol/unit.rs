@@ -60,7 +60,7 @@ pub struct Env<'a> {
     pub config: &'a Config,
 }
 
-/// The worker slots of a replica, as one of its units that has none finds them.
+/// The worker slots of a replica, as one of its units finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
     /// Left.

@@ -107,10 +107,10 @@ impl Healed {
             }
             Event::Failed(_) | Event::Listed(_) => return false,
             // A long list is under way.
-            Event::Seen(_) if current && !self.listed => {
+            Event::Seen(_) | Event::ListItem(_) if current && !self.listed => {
                 self.next = self.next.max(after((self.jitter)(PATIENCE)));
             }
-            Event::Seen(_) | Event::Deleted(_) | Event::Invalid { .. } => {}
+            Event::Seen(_) | Event::ListItem(_) | Event::Deleted(_) | Event::Invalid { .. } => {}
         }
         true
     }
@@ -198,7 +198,7 @@ mod tests {
         let mut words = Vec::new();
         while let Ok(event) = tokio::time::timeout_at(end, healed.next()).await {
             words.push(match event {
-                Event::Seen(_) => "seen",
+                Event::Seen(_) | Event::ListItem(_) => "seen",
                 Event::Deleted(_) => "deleted",
                 Event::Listed(_) => "listed",
                 Event::Invalid { .. } => "invalid",

@@ -22,6 +22,8 @@ const PAGE: u32 = 50;
 pub enum Event {
     /// The object is there, in this state.
     Seen(Box<BundleDeployment>),
+    /// The same, from a list under way: no late event.
+    ListItem(Box<BundleDeployment>),
     /// A DELETED event for it.
     Deleted(Box<BundleDeployment>),
     /// A full list ended; these (namespace, name) are all there are.
@@ -73,10 +75,10 @@ fn translate(
         }
         Ok(watcher::Event::InitApply(object)) => {
             listing.insert((object.namespace().unwrap_or_default(), object.name_any()));
-            Some(seen(object))
+            Some(seen(object, Event::ListItem))
         }
         Ok(watcher::Event::InitDone) => Some(Event::Listed(std::mem::take(listing))),
-        Ok(watcher::Event::Apply(object)) => Some(seen(object)),
+        Ok(watcher::Event::Apply(object)) => Some(seen(object, Event::Seen)),
         Ok(watcher::Event::Delete(object)) => match object.0 {
             Ok(bd) => Some(Event::Deleted(Box::new(bd))),
             Err(invalid) => Some(Event::Deleted(Box::new(BundleDeployment {
@@ -88,9 +90,9 @@ fn translate(
     }
 }
 
-fn seen(object: DeserializeGuard<BundleDeployment>) -> Event {
+fn seen(object: DeserializeGuard<BundleDeployment>, how: fn(Box<BundleDeployment>) -> Event) -> Event {
     match object.0 {
-        Ok(bd) => Event::Seen(Box::new(bd)),
+        Ok(bd) => how(Box::new(bd)),
         Err(invalid) => Event::Invalid {
             namespace: invalid.metadata.namespace.unwrap_or_default(),
             name: invalid.metadata.name.unwrap_or_default(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flotilla::protocol::{
     ClaimSlot, Epoch, Input, Outcome, Work,
-    reaper::{Limits, Verdict, Watched, judge, see},
+    reaper::{Limits, Sight, Verdict, Watched, judge, see},
 };
 
 use super::{
@@ -62,6 +62,8 @@ pub enum Action {
     /// Another program claims, in words that nobody here reads, and ends that claim.
     Strange,
     StrangeEnds,
+    /// Somebody puts an old status back, from before the claim.
+    Wipe,
     Save,
     Restore,
     /// The downstream API server goes away, and comes back.
@@ -142,6 +144,9 @@ impl World {
                     ClaimSlot::Unreadable { .. } => actions.push(StrangeEnds),
                     ClaimSlot::Empty | ClaimSlot::Claim(_) => actions.push(Strange),
                 }
+            }
+            if budget.wipes > 0 && bd.slot.claim().is_some_and(|claim| claim.state.is_open()) {
+                actions.push(Wipe);
             }
             if budget.restores > 0 && self.saved.is_none() {
                 actions.push(Save);
@@ -356,7 +361,9 @@ impl World {
                 let bd = self.bd.as_ref().expect("an object");
                 let (version, slot) = (Epoch(bd.version.to_string()), bd.slot.clone());
                 let watched = self.reapers[index].take();
-                self.reapers[index] = see(watched, version, slot, NOW);
+                // An event of the watch; a list, where events are not believed.
+                let sight = if bug == Bug::ReaperNeverBack { Sight::Event } else { Sight::Read };
+                self.reapers[index] = see(watched, sight, version, slot, NOW);
             }
             Action::ReaperAct(index) => self.reap(index, bug),
             Action::Drain(index) => {
@@ -392,6 +399,7 @@ impl World {
             Action::Unrelated
             | Action::Strange
             | Action::StrangeEnds
+            | Action::Wipe
             | Action::Spec
             | Action::Pause
             | Action::Resume

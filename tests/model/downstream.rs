@@ -156,6 +156,8 @@ impl World {
         }
         if let Some(write) = run.pending.take() {
             if self.land(&write, bug) {
+                // Who closes its record has nothing on its way any more, though its claim is gone.
+                self.unswept &= run.at != At::Close || self.is_mine(&run);
                 run.at = self.after(&run);
             }
             // The next check follows at once: what matters is what happens between a check and its write.
@@ -171,6 +173,12 @@ impl World {
             run.at = At::Ended(Outcome::Stopped);
         } else {
             let deployment = run.claim.deployment.clone();
+            let forgets = matches!(bug, Bug::ForgetPending | Bug::ForgetTakeover | Bug::ForgetRejected);
+            let interrupted =
+                |record: &Thing| record.stamp.0 == run.uid && record.state.starts_with("pending");
+            if run.at == At::Gate && !forgets && self.down.record.as_ref().is_some_and(interrupted) {
+                run.claim.unswept = true;
+            }
             let checked = match run.at {
                 At::Gate => self.check(&run, None, Some(&format!("pending {deployment}")), bug),
                 At::Object(object) => {

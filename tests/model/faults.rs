@@ -26,6 +26,8 @@ pub struct Budget {
     pub drains: u8,
     /// Claims of another program, which nobody here can read, and their ends.
     pub strange: u8,
+    /// Old statuses that somebody puts over a claim.
+    pub wipes: u8,
     /// Upstream is saved, and restored from that.
     pub restores: u8,
     /// The downstream API server is away: nobody renews, reads or writes anything there.
@@ -75,10 +77,14 @@ pub enum Bug {
     NoGrace,
     /// What is absent together with much else is waited for no longer than anything.
     NoMass,
+    /// A record found pending says nothing of its writer.
+    ForgetPending,
     /// The reaper removes a claim that cannot be read.
     ReaperClears,
     /// The reaper replaces what it saw whatever stands there now.
     ReaperBlind,
+    /// The reaper believes nothing older than what it knows, whoever says so.
+    ReaperNeverBack,
     /// A claim that replaces one that took over does not say so.
     ForgetTakeover,
     /// A deployment that fails for good after a takeover leaves no mark.

@@ -46,6 +46,15 @@ impl World {
                 self.budget.strange -= 1;
                 bd.slot = ClaimSlot::Empty;
             }
+            Action::Wipe => {
+                self.budget.wipes -= 1;
+                self.disturbed = true;
+                // A run that has closed its record has nothing on its way.
+                if self.down.record.as_ref().is_some_and(|record| record.state.starts_with("pending")) {
+                    self.lost_holder(&bd);
+                }
+                bd.slot = ClaimSlot::Empty;
+            }
             Action::Delete => {
                 self.budget.deletions -= 1;
                 self.disturbed = true; // a watch that lags shows it once more
@@ -75,7 +84,6 @@ impl World {
         self.bd = Some(bd);
         self.replicas.iter_mut().for_each(|replica| replica.events.clear());
         self.tell(event);
-        self.reapers.fill(None);
     }
 
     /// It is missing from lists and reads, and nobody deleted it. `all`: with everything else.

@@ -177,6 +177,11 @@ pub fn wait() -> Scenario<World> {
     scenario("wait", held(2, 1, budget))
 }
 
+pub fn wait_and_crash() -> Scenario<World> {
+    let budget = Budget { waits: 1, crashes: 1, time: 1, ..Budget::default() };
+    scenario("wait, crash", held(2, 1, budget))
+}
+
 pub fn pause() -> Scenario<World> {
     let budget = Budget { pauses: 1, spec: 1, ..Budget::default() };
     scenario("pause", held(2, 1, budget))
@@ -203,6 +208,11 @@ pub fn taken_over_and_moved() -> Scenario<World> {
     world.crash(0);
     world.budget = Budget { spec: 1, ..Budget::default() };
     scenario("taken over, moved", world)
+}
+
+/// Somebody puts an old status over the claim, in the middle of its work; the spec may change.
+pub fn wiped() -> Scenario<World> {
+    scenario("wiped", held(2, 2, Budget { wipes: 1, spec: 1, ..Budget::default() }))
 }
 
 /// The holder is gone, and what it deployed turns out to be undeployable; then the spec changes.

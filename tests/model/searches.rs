@@ -74,6 +74,11 @@ fn a_wait_is_entered_whatever_happens_to_its_write() {
 }
 
 #[test]
+fn a_holder_that_crashes_before_in_or_after_its_wait_is_replaced() {
+    wait_and_crash().holds();
+}
+
+#[test]
 fn what_is_paused_is_never_claimed_and_goes_on_afterwards() {
     pause().holds();
 }
@@ -146,6 +151,16 @@ fn what_a_lost_holder_left_is_looked_for_though_it_cannot_be_deployed_until_a_ch
 #[test]
 fn a_takeover_that_a_rejection_forgets_is_a_hole() {
     taken_over_and_rejected().finds(Bug::ForgetRejected);
+}
+
+#[test]
+fn an_old_status_put_over_a_claim_is_worked_off_like_a_lost_holder() {
+    wiped().holds();
+}
+
+#[test]
+fn a_record_found_pending_that_says_nothing_is_a_hole() {
+    wiped().finds(Bug::ForgetPending);
 }
 
 #[test]

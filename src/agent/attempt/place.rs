@@ -124,7 +124,7 @@ impl Run {
         let blind = gate.is_blind() || self.lost_its_records(gate);
         let mut earlier = self.earlier.get().cloned().unwrap_or_default();
         earlier.extend(self.job.earlier.iter().cloned());
-        let sweeps = self.job.taken_over || !earlier.is_empty();
+        let sweeps = self.job.taken_over || gate.follows_interrupted() || !earlier.is_empty();
         if before.is_empty() && !sweeps && !blind {
             return Ok(());
         }

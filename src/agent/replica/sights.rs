@@ -16,7 +16,7 @@ use crate::{
 impl Replica {
     pub(super) fn on_event(&mut self, event: upstream::Event) {
         match event {
-            upstream::Event::Seen(object) => {
+            upstream::Event::Seen(object) | upstream::Event::ListItem(object) => {
                 let Some(name) = object.metadata.name.as_deref().map(Name::from) else { return };
                 self.feed_object(&name, *object, Input::Seen);
             }
@@ -134,7 +134,7 @@ impl Replica {
                 self.want_slot.remove(&turn);
             }
             debug_assert!(!entry.unit.holds_slot(), "a unit is forgotten while it holds a slot");
-            debug_assert!(!entry.unit.alone, "a unit is forgotten while it keeps others from beginning");
+            self.alone.take_if(|alone| alone == name);
         }
         mass::settle_unit(&self.ctx, name);
         self.dependents.remove(name);

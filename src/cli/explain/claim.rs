@@ -171,7 +171,7 @@ fn lost(claim: &Claim, told: &mut Explanation) {
         ));
     }
     if backoff::is_suspect(claim.lost) && claim.state != ClaimState::Quarantined {
-        told.say("It works alone in its replica, which begins nothing else meanwhile: it may be what kills replicas.");
+        told.say("It may be what kills replicas: one that tries it begins nothing else until it is alone, and done.");
     }
 }
 

@@ -242,7 +242,7 @@ fn claims_at_rest_tell_what_comes_next_and_when() {
                 "3 earlier attempts were lost",
                 "sessions aaaa, bbbb",
                 "was not heard of",
-                "works alone in its replica",
+                "begins nothing else until it is alone",
             ],
         ),
         seen(with_claim("Expired", CLAIM), &[], Phase::NoReplica, &["No replica of the agent lives"]),

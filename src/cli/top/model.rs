@@ -146,7 +146,7 @@ impl Model {
     /// Takes in an event of the management cluster.
     pub fn bundle(&mut self, event: upstream::Event, now: DateTime<Utc>) {
         match event {
-            upstream::Event::Seen(bd) => self.see(*bd, now),
+            upstream::Event::Seen(bd) | upstream::Event::ListItem(bd) => self.see(*bd, now),
             upstream::Event::Deleted(bd) => {
                 self.bundles.remove(&key(&bd));
             }

@@ -182,12 +182,22 @@ impl Gate {
         unaccounted(&self.history)
     }
 
+    /// Whether a revision before this one was found pending: its writer did not end it, and what that one had sent may
+    /// land late. The claim says so, too, unless somebody put an old status over it.
+    pub fn follows_interrupted(&self) -> bool {
+        let mut releases = self.before().iter().filter_map(|record| record.release.as_ref().ok());
+        releases.any(|release| release.info.description == INTERRUPTED)
+    }
+
     /// Those of [`Gate::before`] that were deployed once: what they list was this release's. A failed revision lists
     /// also what it was refused.
     pub fn deployed_before(&self) -> impl Iterator<Item = &Record> {
         deployed(&self.history)
     }
 }
+
+/// Describes a revision whose writer lost its claim before it had ended.
+const INTERRUPTED: &str = "Interrupted: its claim was taken over";
 
 /// What the record says of how its objects are written, for Helm's next upgrade: server-side apply (`ssa`) unless they
 /// are replaced or taken at an install, and then as the last revision said.
@@ -260,7 +270,7 @@ pub(super) async fn fail_leftovers(
             if let Ok(release) = &mut record.release {
                 release.info.status = Status::Failed;
                 release.info.description = match &stamp {
-                    Some(_) => "Interrupted: its claim was taken over".to_owned(),
+                    Some(_) => INTERRUPTED.to_owned(),
                     None => "Interrupted: found pending and unchanged".to_owned(),
                 };
             }

@@ -107,6 +107,7 @@ async fn taking_over_an_interrupted_first_install_fails_it_and_stays_an_install(
     assert_eq!((gate.revision(), gate.operation()), (2, Some(Operation::Install)));
     assert_eq!(gate.before().len(), 1, "what the interrupted attempt applied must be pruned");
     assert_eq!(gate.deployed_before().count(), 0, "what it only tried to apply may be another's");
+    assert!(gate.follows_interrupted(), "whatever the claim says");
     script.finished().await;
 }
 

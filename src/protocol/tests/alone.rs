@@ -28,7 +28,8 @@ fn alone() -> Bench {
 #[test]
 fn what_was_lost_twice_waits_until_nothing_else_works_here_and_keeps_others_from_beginning() {
     let (mut bench, effects) = beside_another();
-    assert_eq!(effects, [Effect::WantSlot], "S6");
+    let patience = bench.config.claim_timeout + bench.config.claim_margin;
+    assert_eq!(effects, [Effect::WantSlot, Effect::WakeAt(bench.now + patience)], "S6");
     assert!(bench.unit.alone);
     bench.slots.taken = 0;
     assert_eq!(writes(&bench.step(Input::Tick))[0].1.lost, 2);
@@ -39,6 +40,14 @@ fn what_was_lost_twice_waits_until_nothing_else_works_here_and_keeps_others_from
     assert!(bench.unit.alone);
     bench.step(Input::Written(deployed("12")));
     assert!(!bench.unit.alone);
+}
+
+#[test]
+fn a_slot_that_is_never_given_back_is_not_waited_for_without_end() {
+    let (mut bench, _) = beside_another();
+    assert!(writes(&bench.pass(629)).is_empty(), "other work may last for its budget");
+    assert_eq!(writes(&bench.pass(1)).len(), 1, "L1");
+    assert!(bench.unit.alone, "nothing new begins beside it all the same");
 }
 
 #[test]
@@ -66,7 +75,7 @@ fn the_retry_after_a_quarantine_is_alone_whoever_ordered_that() {
         bench.slots.taken = 1;
         bench.step(Input::Seen(held("10", &lost(times, ClaimState::Quarantined))));
         assert!(!bench.unit.alone, "not before its time");
-        assert_eq!(bench.pass(3600), [Effect::WantSlot]);
+        assert_eq!(bench.pass(3600)[0], Effect::WantSlot);
         assert!(bench.unit.alone);
         bench.slots.taken = 0;
         assert_eq!(writes(&bench.step(Input::Tick)).len(), 1);
@@ -145,7 +154,7 @@ fn a_holder_of_what_was_lost_once_is_verified_and_replaced_when_nothing_else_wor
     bench.lease("b", "1");
     bench.slots.taken = 1;
     bench.step(Input::Seen(held("10", &lost(1, ClaimState::Claimed))));
-    assert_eq!(bench.pass(15), [Effect::WantSlot], "its loss is the second");
+    assert_eq!(bench.pass(15)[0], Effect::WantSlot, "its loss is the second");
     bench.slots.taken = 0;
     assert!(matches!(bench.step(Input::Tick)[..], [Effect::Verify { .. }]));
     bench.step(Input::Tick);
