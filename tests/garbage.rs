@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::ensure;
+use flotilla::telemetry::events::reason;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -129,6 +130,7 @@ async fn many_at_once_are_held(world: &World, client: &Client) -> anyhow::Result
         Ok((code == 503 && text.contains("[-]absence failed: 14 ")).then_some(()))
     })
     .await?;
+    world.event(reason::ABSENCE_HELD, "14 of 16 releases have no BundleDeployment").await?;
     // The first look made them missing, the next would remove them.
     collected(&after, 3).await?;
     after.check()?;

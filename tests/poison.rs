@@ -8,6 +8,10 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use flotilla::api::keys;
+use flotilla::telemetry::events::reason;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 
 #[path = "../dev/harness/mod.rs"]
 mod harness;
@@ -15,7 +19,8 @@ mod harness;
 use harness::Tools;
 use harness::bundles::Bundle;
 use harness::judge;
-use harness::units::{Claim, word};
+use harness::records::Records;
+use harness::units::{Claim, Units, word};
 use harness::world::{Downstream, World};
 
 const POISON: &str = "poison";
@@ -64,6 +69,8 @@ async fn story(world: &World) -> anyhow::Result<()> {
         })
         .await?;
     ensure!(word(&told, "lost") == Some("3"), "{told}");
+    world.event(reason::QUARANTINED, "bundle poison: quarantined after 3 attempts").await?;
+    evidence_is_kept(world, &units, &records, &told).await?;
     units.until_ready(names.iter().map(String::as_str), BOUND).await?;
 
     let claims = units.claims();
@@ -77,6 +84,30 @@ async fn story(world: &World) -> anyhow::Result<()> {
         assert_eq!(beside, Vec::<&Claim>::new(), "it was to be alone: {one:?}");
     }
     assert_eq!(judge::verdict(&claims, &records.all(), &[]).doubles, Vec::<String>::new());
+    Ok(())
+}
+
+/// The cause of the quarantined claim names the sessions, the last holder and how far it came, as the servers saw it.
+async fn evidence_is_kept(world: &World, units: &Units, records: &Records, told: &str) -> anyhow::Result<()> {
+    let lost: Vec<Claim> = units.claims().into_iter().filter(|claim| claim.unit == POISON).collect();
+    // A status must stay small: a claim keeps the beginnings of the sessions.
+    let sessions: Vec<&str> = lost.iter().filter_map(|claim| claim.session.get(..8)).collect();
+    let Some((_, cause)) = told.split_once(" cause=") else { anyhow::bail!("no cause: {told}") };
+    ensure!(sessions.len() == KILLS as usize && sessions.iter().all(|it| cause.contains(it)), "{cause}");
+    let record = records.of(POISON, POISON).pop().filter(harness::records::Record::is_pending);
+    let step = match record.and_then(|record| record.stamp.map(|stamp| (record.revision, stamp.to_string())))
+    {
+        None => "before it opened a revision (load, render)".to_owned(),
+        Some((revision, stamp)) => {
+            let maps: Api<ConfigMap> = Api::namespaced(world.downstream.admin().await?, POISON);
+            let maps = maps.list_metadata(&ListParams::default()).await?;
+            let its = |map: &&_| ResourceExt::annotations(*map).get(keys::EPOCH_ANNOTATION) == Some(&stamp);
+            let written = maps.items.iter().filter(its).count();
+            format!("revision {revision} was open, {written} objects were written")
+        }
+    };
+    let holder = lost.last().map(|claim| claim.holder.clone()).unwrap_or_default();
+    ensure!(cause.ends_with(&format!("; last by {holder}: {step}")), "{cause} should tell: {step}");
     Ok(())
 }
 

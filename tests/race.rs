@@ -123,6 +123,18 @@ async fn a_storm_of_kills_loses_nothing_and_repeats_no_more_than_it_must(
     assert!(from_the_living.is_empty(), "{from_the_living:?}");
     assert!(claims.iter().all(|claim| claim.end.is_some()), "a claim is left open");
 
+    // What was there before a kill keeps its uid: nothing is deleted, and nothing is created twice. A request of one that
+    // was killed meanwhile may be without an answer in the log.
+    let audit = settled_audit(&world.downstream, &world.downstream.admin().await?).await?;
+    let storm = audit.iter().filter(|entry| entry.namespace == "storm" && entry.resource == "configmaps");
+    assert_eq!(storm.clone().filter(|entry| entry.verb.starts_with("delete")).count(), 0);
+    let created: Vec<&str> = storm
+        .filter(|entry| entry.is_write() && entry.code == 201)
+        .map(|entry| entry.name.as_str())
+        .collect();
+    let once: BTreeSet<&str> = created.iter().copied().collect();
+    assert_eq!(created.len(), once.len(), "objects were created twice");
+
     let maps: Api<ConfigMap> = Api::namespaced(world.downstream.admin().await?, "storm");
     let found: BTreeSet<String> = maps
         .list(&ListParams::default())

@@ -145,6 +145,9 @@ async fn story(world: &mut World, how: Agent) -> anyhow::Result<()> {
     // What no lost stamp stands on goes on as ever.
     deployed(world, &Bundle::config_maps("new", NAMESPACE, 1, "1")).await?;
     assert_eq!(versions(world).await?, ["2"; 3], "nothing was overwritten by guess");
+    if how == Agent::RunsThrough {
+        world.event("UpstreamRestored", "versions went backwards").await?;
+    }
 
     // Its status says that the first version is deployed, and it is not. Nobody need touch the bundle to learn that.
     let units = world.units().await?;

@@ -2,23 +2,30 @@
 //! A status that somebody else wrote, a person or a program that knows no preconditions, is made whole again.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use flotilla::api::BundleDeployment;
+use flotilla::api::{BundleDeployment, BundleDeploymentStatus, keys};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 #[path = "../dev/harness/mod.rs"]
 mod harness;
 
 use harness::bundles::{Bundle, NEVER_READY, Publisher};
-use harness::units::Units;
+use harness::judge;
+use harness::records::{Record, Traces, standing};
+use harness::units::{Claim, Units};
 use harness::world::{Downstream, World};
-use harness::{GENEROUS, Tools};
+use harness::{GENEROUS, Tools, until};
 
 const NAMESPACE: &str = "ledger";
+/// How often, and how many times, somebody writes an old status back.
+const EVERY: Duration = Duration::from_secs(2);
+const WIPES: usize = 8;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_others_write_into_a_status_is_put_right() -> anyhow::Result<()> {
@@ -157,4 +164,106 @@ fn comparable(status: &Value) -> Value {
     let release = status["release"].as_str().and_then(|release| release.split(':').next()).map(str::to_owned);
     status["release"] = release.into();
     status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_status_over_a_held_claim_doubles_and_loses_nothing() -> anyhow::Result<()> {
+    let tools = Tools::build(Tools::CONTROL_PLANE)?;
+    let world = World::start(Path::new(env!("CARGO_BIN_EXE_flotilla")), tools, Downstream::Bare).await?;
+    let result = wiped(&world).await;
+    world.conclude(result)
+}
+
+/// Once, and then again and again: as one who keeps an old status and writes it back whole every two seconds.
+async fn wiped(world: &World) -> anyhow::Result<()> {
+    let (units, publisher, records) =
+        (world.units().await?, world.publisher().await?, world.records().await?);
+    let client = world.downstream.admin().await?;
+    let traces = Traces::follow(client.clone(), "bar").await?;
+    let replicas = world.ready_replicas(2, 4).await?;
+    let first = Bundle::config_maps("bar", "bar", 3, "1");
+    publisher.publish(std::slice::from_ref(&first)).await?;
+    units.until_ready(["bar"], GENEROUS).await?;
+    let old = publisher.units().get("bar").await?.status.context("a status")?;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "bar");
+    let uids = async || -> anyhow::Result<Vec<_>> {
+        let list = maps.list_metadata(&ListParams::default().labels(keys::HASH_LABEL)).await?;
+        Ok(list.items.iter().map(|map| (map.name_any(), map.uid())).collect())
+    };
+    let before = uids().await?;
+
+    for (wipes, version) in [(1, "2"), (WIPES, "3")] {
+        let next = Bundle::config_maps("bar", "bar", 3, version)
+            .file("manifests/idle.yaml", NEVER_READY.replace("none", &format!("none:{version}")))
+            .with(|options| options.helm.get_or_insert_default().timeout_seconds = 300);
+        let mut rhythm = tokio::time::interval(EVERY);
+        publisher.publish(std::slice::from_ref(&next)).await?;
+        let its = |claim: &Claim| claim.deployment == next.deployment_id();
+        for _ in 0..wipes {
+            units.until_claim("a held claim", GENEROUS, |claim| its(claim) && claim.end.is_none()).await?;
+            rhythm.tick().await;
+            write_back(&publisher, &old).await?;
+        }
+        // It waits again under a claim, whoever took it up; then what it waits for comes true.
+        units
+            .until("the wait", GENEROUS, |live| {
+                let condition = live.get("bar")?.condition(keys::CLAIM_CONDITION)?;
+                (condition.reason == "Waiting" && condition.status == "True").then_some(())
+            })
+            .await?;
+        make_available(&client).await?;
+        units.until_ready(["bar"], GENEROUS).await?;
+        let live = units.live()["bar"].clone();
+        ensure!(live.spec.deployment_id == next.deployment_id(), "another version is ready");
+        let claims = units.claims();
+        let of_it = claims.iter().filter(|claim| its(claim)).count();
+        eprintln!("{wipes} times written over: {of_it} claims, {} revisions", records.of("bar", "bar").len());
+        ensure!(of_it > 1, "it was never written over a held claim");
+        assert_eq!(claims.iter().filter(|claim| claim.end.is_none()).count(), 0, "a claim is left");
+        assert_eq!(judge::verdict(&claims, &records.all(), &[]).doubles, Vec::<String>::new());
+        // What stands then: one revision that is deployed, and none half done.
+        let standing = standing(&client, "bar").await?;
+        let stands = |record: &Record| standing.contains(&(record.release.clone(), record.revision));
+        let mut all = records.of("bar", "bar");
+        all.retain(stands);
+        let deployed = |record: &&Record| record.states.last().is_some_and(|state| state == "deployed");
+        let (deployed, pending) =
+            (all.iter().filter(deployed).count(), all.iter().filter(|record| record.is_pending()).count());
+        assert_eq!((deployed, pending), (1, 0), "{all:?}");
+        assert_eq!(uids().await?, before, "an object was lost or made anew");
+    }
+    // Nobody wrote under an older claim after a newer one had begun, and no version came back.
+    for (name, trace) in traces.all().iter().filter(|(name, _)| name.starts_with("bar-")) {
+        let epochs: Vec<_> = trace.stamps.iter().map(|stamp| &stamp.epoch).collect();
+        ensure!(epochs.is_sorted(), "{name}: {:?}", trace.stamps);
+        assert_eq!(trace.versions, ["1", "2", "3"], "{name}");
+    }
+    drop(replicas);
+    Ok(())
+}
+
+/// PUTs this status whole under the version that is current.
+async fn write_back(publisher: &Publisher, old: &BundleDeploymentStatus) -> anyhow::Result<()> {
+    until("the old status to be written", GENEROUS, async || {
+        let mut unit = publisher.units().get("bar").await?;
+        unit.status = Some(old.clone());
+        match publisher.units().replace_status("bar", &PostParams::default(), &unit).await {
+            Ok(_) => Ok(Some(())),
+            Err(kube::Error::Api(refused)) if refused.code == 409 => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    })
+    .await
+}
+
+/// Says of the Deployment what its controller would.
+async fn make_available(client: &Client) -> anyhow::Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "bar");
+    let generation = deployments.get("idle").await?.metadata.generation;
+    let status = json!({"status": {"observedGeneration": generation, "replicas": 1, "updatedReplicas": 1,
+        "readyReplicas": 1, "availableReplicas": 1,
+        "conditions": [{"type": "Available", "status": "True"},
+            {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}]}});
+    deployments.patch_status("idle", &PatchParams::default(), &Patch::Merge(&status)).await?;
+    Ok(())
 }

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use flotilla::telemetry::events::reason;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams};
@@ -58,6 +59,7 @@ async fn story(world: &World) -> anyhow::Result<()> {
         })
         .await?;
     }
+    world.event(reason::ABSENCE_HELD, "their kind is being removed").await?;
     // Each was tried and refused, and refused again after a rest longer than the grace of single units.
     until("each removal to be refused twice", GENEROUS, async || {
         let refused = |replica: &Replica, unit: &str| {

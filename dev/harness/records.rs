@@ -136,7 +136,7 @@ fn note_record(table: &mut Table, secret: &impl ResourceExt) {
 pub struct Trace {
     /// Its stamps, in order, without repetitions.
     pub stamps: Vec<Stamp>,
-    /// The values of its key `version`, in order, without repetitions.
+    /// The values of its key `version`, or of another that was asked for, in order, without repetitions.
     pub versions: Vec<String>,
     /// Whether it is there now.
     pub present: bool,
@@ -148,11 +148,20 @@ pub struct Traces(Memory<BTreeMap<String, Trace>>);
 impl Traces {
     /// Starts to watch, and waits for the first complete list.
     pub async fn follow(downstream: Client, namespace: &str) -> anyhow::Result<Traces> {
+        Traces::follow_key(downstream, namespace, "version").await
+    }
+
+    /// The same with the values of another key than `version`.
+    pub async fn follow_key(
+        downstream: Client,
+        namespace: &str,
+        key: &'static str,
+    ) -> anyhow::Result<Traces> {
         let api: Api<ConfigMap> = Api::namespaced(downstream, namespace);
         let events = watcher::watcher(api, watcher::Config::default());
-        let memory = Memory::start(events, |table, event| match event {
-            Event::Apply(map) | Event::InitApply(map) => note_trace(table, &map, true),
-            Event::Delete(map) => note_trace(table, &map, false),
+        let memory = Memory::start(events, move |table, event| match event {
+            Event::Apply(map) | Event::InitApply(map) => note_trace(table, &map, key, true),
+            Event::Delete(map) => note_trace(table, &map, key, false),
             Event::Init | Event::InitDone => {}
         });
         memory.await.map(Traces)
@@ -174,14 +183,14 @@ impl Traces {
     }
 }
 
-fn note_trace(table: &mut BTreeMap<String, Trace>, map: &ConfigMap, present: bool) {
+fn note_trace(table: &mut BTreeMap<String, Trace>, map: &ConfigMap, key: &str, present: bool) {
     let trace = table.entry(map.name_any()).or_default();
     trace.present = present;
     let stamp = map.annotations().get(keys::EPOCH_ANNOTATION).and_then(|text| Stamp::parse(text));
     if let Some(stamp) = stamp.filter(|stamp| trace.stamps.last() != Some(stamp)) {
         trace.stamps.push(stamp);
     }
-    let version = map.data.as_ref().and_then(|data| data.get("version"));
+    let version = map.data.as_ref().and_then(|data| data.get(key));
     if let Some(version) = version.filter(|version| trace.versions.last() != Some(version)) {
         trace.versions.push(version.clone());
     }

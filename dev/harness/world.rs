@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::ListParams;
 use kube::{Api, Client};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -158,6 +160,17 @@ impl World {
     /// Writes bundles in the place of Fleet's controller.
     pub async fn publisher(&self) -> anyhow::Result<Publisher> {
         Ok(Publisher::new(self.upstream.admin().await?, &self.registration))
+    }
+
+    /// Waits until an agent has written an Event with this reason whose note contains `part`, and gives the note.
+    pub async fn event(&self, reason: &str, part: &str) -> anyhow::Result<String> {
+        let events: Api<Event> = Api::all(self.downstream.admin().await?);
+        until(&format!("an Event {reason} that says {part:?}"), GENEROUS, async || {
+            let its = |event: &Event| event.reason.as_deref() == Some(reason);
+            let notes = events.list(&ListParams::default()).await?.items.into_iter().filter(its);
+            Ok(notes.filter_map(|event| event.note).find(|note| note.contains(part)))
+        })
+        .await
     }
 
     /// Passes on a story's result; when it is an error everything stays on disk and the text says where.

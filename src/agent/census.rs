@@ -75,7 +75,7 @@ fn state(unit: &Unit) -> Option<UnitState> {
         Work::Running { waiting: true, .. } => return Some(UnitState::Waiting),
         Work::Removing { running: true, .. } => return Some(UnitState::Working),
         Work::Removing { .. } => return Some(UnitState::Queued),
-        Work::Absent { .. } => return Some(UnitState::Held),
+        Work::Absent { .. } => return Some(UnitState::Absent),
         Work::Idle | Work::Verifying { .. } => {}
     }
     let latest = unit.latest.as_ref()?;
@@ -131,6 +131,13 @@ mod tests {
             (unit(Gate::Held, true, ClaimSlot::Empty), UnitState::Held),
             (unit(Gate::Open, true, claim("True", "Claimed")), UnitState::Elsewhere),
             (unit(Gate::Open, true, claim("False", "BackingOff")), UnitState::BackingOff),
+            (
+                Unit {
+                    work: Work::Absent { uid: "u".into(), since: None },
+                    ..unit(Gate::Open, false, ClaimSlot::Empty)
+                },
+                UnitState::Absent,
+            ),
             (unit(Gate::Open, true, claim("False", "Quarantined")), UnitState::Quarantined),
         ];
         let (mut census, metrics) = (Census::default(), Metrics::new());

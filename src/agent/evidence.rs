@@ -11,7 +11,7 @@ use super::{context::Context, inbox::Name, removal};
 use crate::{
     api::{self, BundleDeployment},
     downstream::release::Record,
-    protocol::{Claim, ClaimSlot},
+    protocol::{Claim, ClaimSlot, Stamp},
     upstream,
 };
 
@@ -45,17 +45,22 @@ async fn step(ctx: &Context, name: &Name, object: &BundleDeployment) -> String {
         }
     };
     let uid = object.metadata.uid.as_deref().unwrap_or_default();
+    let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
+    let live = ctx.live.by_hash(&hash);
+    reached(&history, uid, live.iter().filter_map(|observed| observed.stamp.as_ref()))
+}
+
+/// In words, given the release's history and the stamps on the objects that live.
+fn reached<'a>(history: &[Record], uid: &str, stamps: impl Iterator<Item = &'a Stamp>) -> String {
     let left = history.last().and_then(|record| pending(record, uid));
     let Some((revision, stamp)) = left else {
         return "before it opened a revision (load, render)".to_owned();
     };
-    let hash = api::names::object_hash(&api::names::set_id(name, &ctx.scope));
-    let written =
-        ctx.live.by_hash(&hash).iter().filter(|observed| observed.stamp.as_ref() == Some(&stamp)).count();
+    let written = stamps.filter(|found| **found == stamp).count();
     format!("revision {revision} was open, {written} objects were written")
 }
 
-fn pending(record: &Record, uid: &str) -> Option<(u32, crate::protocol::Stamp)> {
+fn pending(record: &Record, uid: &str) -> Option<(u32, Stamp)> {
     let stamp = record.stamp().filter(|stamp| stamp.uid.0 == uid)?;
     record.status.is_pending().then_some((record.revision, stamp))
 }
@@ -89,6 +94,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::downstream::release::fixtures::record;
+
+    #[test]
+    fn how_far_it_came_is_told_by_the_open_revision_and_the_stamps() {
+        let deployed = || record(1, "deployed").stamped("u/5").stored();
+        let stamps: Vec<Stamp> = ["u/5", "u/9", "u/9", "other/9"].map(|it| Stamp::parse(it).unwrap()).into();
+        let told = |history: &[Record]| reached(history, "u", stamps.iter());
+        let open = "revision 2 was open, 2 objects were written";
+        assert_eq!(told(&[deployed(), record(2, "pending-upgrade").stamped("u/9").stored()]), open);
+        let before = "before it opened a revision (load, render)";
+        assert_eq!(told(&[]), before);
+        assert_eq!(told(&[deployed()]), before);
+        // Of a bundle of the same name that was there before.
+        assert_eq!(told(&[record(1, "pending-install").stamped("old/9").stored()]), before);
+        assert_eq!(told(&[record(1, "pending-install").stored()]), before, "somebody's Helm");
+    }
 
     #[test]
     fn the_last_end_of_a_container_or_the_pods_own_is_told() {

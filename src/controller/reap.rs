@@ -248,9 +248,13 @@ async fn sleep(wait: Option<Duration>) {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::telemetry::scripted::{self, Server};
+    use crate::telemetry::{
+        events::EventsConfig,
+        scripted::{self, Server},
+    };
 
     const UNIT: &str = "/apis/fleet.cattle.io/v1alpha1/namespaces/ns/bundledeployments/app";
 
@@ -340,5 +344,48 @@ mod tests {
         let script = async { server.next().await.refuse(404, "NotFound") };
         tokio::join!(reaper.reap(), script);
         assert_eq!((reaper.claims.next_due(), told(&reaper)), (None, [0, 0, 0]), "no ghost");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quarantine_is_written_under_the_version_read_and_told_once() {
+        let (client, mut server) = scripted::client();
+        let (metrics, stop) = (Metrics::new(), CancellationToken::new());
+        let config = EventsConfig { component: super::super::COMPONENT, instance: "one".into(), home: None };
+        let events = Events::start(client.clone(), config, metrics.clone(), stop.clone());
+        let limits = Limits { claim_timeout: Duration::from_secs(600), margin: Duration::from_secs(30) };
+        let health = Health::new(&["watch"]);
+        let mut reaper = Reaper::new(client, limits, metrics.clone(), events, health);
+        let claim = json!({"type": "InProgress", "status": "True", "reason": "Claimed", "message":
+            "v1 holder=a session=s3 nonce=n attempt=3 lost=2 by=s1,s2 budget=100 deployment=d"});
+        let unit = json!({"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "BundleDeployment",
+            "metadata": {"name": "app", "namespace": "ns", "uid": "u", "resourceVersion": "7"},
+            "spec": {"deploymentID": "d"}, "status": {"conditions": [claim]}});
+        reaper.take(Event::Seen(serde_json::from_value(unit.clone()).unwrap()));
+        tokio::time::advance(Duration::from_secs(131)).await;
+        let reaping = tokio::spawn(async move { reaper.reap().await });
+
+        let read = server.next().await;
+        assert_eq!(read.line(), format!("GET {UNIT}"));
+        read.answer(200, &unit);
+        let write = server.next().await;
+        assert_eq!(write.line(), format!("PATCH {UNIT}/status"));
+        assert_eq!(write.body["metadata"]["resourceVersion"], "7");
+        let written = &write.body["status"]["conditions"][0];
+        assert_eq!((&written["status"], &written["reason"]), (&json!("False"), &json!("Quarantined")));
+        let words = "lost=3 by=s1,s2,s3";
+        assert!(written["message"].as_str().unwrap().contains(words), "{written}");
+        write.answer(200, &unit);
+        reaping.await.unwrap();
+
+        let event = server.next().await;
+        assert_eq!(event.line(), "POST /api/v1/namespaces/ns/events");
+        let about = &event.body["involvedObject"];
+        assert_eq!((&about["kind"], &about["name"]), (&json!("BundleDeployment"), &json!("app")));
+        assert_eq!((&event.body["type"], &event.body["reason"]), (&json!("Warning"), &json!("Quarantined")));
+        assert_eq!(event.body["reportingComponent"], "flotilla-controller");
+        event.accept("1");
+        stop.cancel();
+        assert!(server.try_next().await.is_none(), "told again");
+        assert!(metrics.encode().contains("flotilla_claims_expired_total 1"));
     }
 }

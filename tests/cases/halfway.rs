@@ -5,6 +5,7 @@ use anyhow::{Context, ensure};
 use kube::api::{DeleteParams, ListParams};
 
 use super::harness::bundles::Bundle;
+use super::harness::records::Traces;
 use super::harness::replica::Replica;
 use super::harness::world::{collected, get, ready};
 use super::harness::{GENEROUS, fleet, until};
@@ -22,12 +23,21 @@ async fn pc_025_a_pending_upgrade_of_the_dead_is_done_over(cases: &Cases<'_>) ->
         cases.seed(&format!("tidewatch/seed/{file}.yaml")).await?;
     }
     let uid = cases.uid("v1/ConfigMap", "tidewatch", "tidewatch-gauge").await?;
+    let levels = Traces::follow_key(cases.down.clone(), "tidewatch", "level").await?;
     cases.ready(&bundle("tidewatch/bundle", "tidewatch-bd")?).await?;
     let gauge = cases.get("v1/ConfigMap", "tidewatch", "tidewatch-gauge").await?.context("it is gone")?;
     assert_eq!(
         (gauge["metadata"]["uid"].as_str(), gauge["data"]["level"].as_str()),
         (Some(&*uid), Some("3"))
     );
+    // Forward only: whoever watches never sees it go back, nor the level of the upgrade that died.
+    let seen = levels
+        .until("the last level", GENEROUS, |all| {
+            let seen = &all.get("tidewatch-gauge")?.versions;
+            seen.last().is_some_and(|level| level == "3").then(|| seen.clone())
+        })
+        .await?;
+    assert_eq!(seen, ["1", "3"]);
     let history = cases.history("tidewatch", "tidewatch").await?;
     let (last, before) = history.split_last().context("there is no record")?;
     assert_eq!((last.0.as_str(), last.1.as_str()), ("3", "deployed"), "{history:?}");

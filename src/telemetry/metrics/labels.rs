@@ -145,6 +145,8 @@ label! {
         Held = "held",
         /// Lost too many attempts.
         Quarantined = "quarantined",
+        /// Its BundleDeployment is missing without a deletion that was seen; what it deployed is kept.
+        Absent = "absent",
     }
 }
 
