@@ -35,7 +35,7 @@ fn jittered(full: Duration, entropy: u64) -> Duration {
 /// Whether after so many lost attempts one more may be quarantine: then the unit works alone in its replica, so that a
 /// loss is its own, and never that of who happened to work beside it (S6).
 pub fn is_suspect(lost: u32) -> bool {
-    lost + 1 >= LOST_LIMIT
+    lost >= LOST_LIMIT - 1
 }
 
 /// Whether the claim's record says that no replica should try again now.

@@ -245,8 +245,10 @@ fn may_go(unit: &mut Unit, alone: bool, env: &Env<'_>, effects: &mut Vec<Effect>
         return true;
     }
     effects.push(Effect::WantSlot);
-    if unit.alone && env.now < patience {
-        wake_at(patience, effects);
+    if unit.alone {
+        // Its place in the queue is for an empty replica; later any slot will do.
+        let again = if env.now < patience { patience } else { env.now + env.config.claim_margin };
+        wake_at(again, effects);
     }
     false
 }

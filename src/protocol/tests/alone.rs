@@ -48,6 +48,21 @@ fn a_slot_that_is_never_given_back_is_not_waited_for_without_end() {
     assert!(writes(&bench.pass(629)).is_empty(), "other work may last for its budget");
     assert_eq!(writes(&bench.pass(1)).len(), 1, "L1");
     assert!(bench.unit.alone, "nothing new begins beside it all the same");
+
+    let (mut bench, _) = beside_another();
+    bench.slots.free = 0;
+    let again = bench.now + secs(630) + bench.config.claim_margin;
+    assert_eq!(bench.pass(630), [Effect::WantSlot, Effect::WakeAt(again)]);
+    bench.slots.free = 1;
+    assert_eq!(writes(&bench.pass(30)).len(), 1, "and then any slot will do");
+}
+
+#[test]
+fn a_record_of_any_number_of_losses_is_understood() {
+    let mut bench = Bench::new();
+    bench.slots.taken = 1;
+    let effects = bench.step(Input::Seen(held("10", &lost(u32::MAX, ClaimState::Expired))));
+    assert!(writes(&effects).is_empty() && bench.unit.alone);
 }
 
 #[test]
