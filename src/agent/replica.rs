@@ -379,7 +379,7 @@ impl Replica {
             entry.object = Some(Arc::new(object));
             mass::settle_unit(&self.ctx, name);
         }
-        let (holds, alone) = (entry.unit.holds_slot(), entry.unit.alone);
+        let (holds, alone) = (entry.unit.holds_slot(), entry.unit.alone.is_some());
         let stood = std::mem::replace(&mut entry.counted, census::place(&entry.unit));
         self.census.moved(&self.ctx.metrics, &self.ctx.clock, stood, entry.counted);
         let was_alone = self.alone.as_ref() == Some(name);

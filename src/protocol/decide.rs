@@ -234,21 +234,22 @@ fn may_go(unit: &mut Unit, alone: bool, env: &Env<'_>, effects: &mut Vec<Effect>
         let rank = env.sessions.rank(env.session, &latest.uid, env.healthy);
         wanted + env.config.steal_delay * rank + env.config.steal_delay / FULL * before.saturating_sub(rank)
     };
-    unit.alone = false;
     if env.now < turn {
+        unit.alone = None;
         wake_at(turn, effects);
         return false;
     }
-    unit.alone = alone && !env.slots.reserved;
-    let patience = turn + env.config.claim_timeout + env.config.claim_margin;
-    if env.slots.admit(alone && env.now < patience) {
+    let reserves = alone && !env.slots.reserved;
+    unit.alone = reserves.then(|| unit.alone.unwrap_or(env.now));
+    let patience = unit.alone.map(|since| since + env.config.claim_timeout + env.config.claim_margin);
+    let waits = patience.is_some_and(|patience| env.now < patience);
+    if env.slots.admit(waits) {
         return true;
     }
     effects.push(Effect::WantSlot);
-    if unit.alone {
+    if let Some(patience) = patience {
         // Its place in the queue is for an empty replica; later any slot will do.
-        let again = if env.now < patience { patience } else { env.now + env.config.claim_margin };
-        wake_at(again, effects);
+        wake_at(if waits { patience } else { env.now + env.config.claim_margin }, effects);
     }
     false
 }

@@ -260,7 +260,7 @@ fn ended(unit: &mut Unit, at: &Snapshot, env: &Env<'_>, effects: &mut Vec<Effect
     let Work::Finishing { claim, end, since, .. } = std::mem::take(&mut unit.work) else { return };
     match end {
         End::Replace(next) => {
-            unit.alone = false; // nothing of it was ever lost
+            unit.alone = None; // nothing of it was ever lost
             unit.work = Work::Claiming { claim: next, over: ClaimSlot::Empty, since, tries: 0, sent: false };
             won(unit, at, env, effects);
         }

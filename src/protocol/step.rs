@@ -30,10 +30,13 @@ const BEHIND_LIMIT: Duration = Duration::from_secs(30);
 pub fn step(unit: &mut Unit, input: Input, env: &Env<'_>) -> Vec<Effect> {
     let mut effects = Vec::new();
     take_in(unit, input, env, &mut effects);
-    // It is over with its slot; who still waits to be alone says so again.
-    unit.alone &= unit.holds_slot() || matches!(unit.work, Work::Verifying { .. });
     if matches!(unit.work, Work::Idle | Work::Verifying { .. }) {
         decide::decide(unit, env, &mut effects);
+    }
+    // Who waits to be alone says so each time.
+    let waits = effects.contains(&Effect::WantSlot) || matches!(unit.work, Work::Verifying { .. });
+    if !waits && !unit.holds_slot() {
+        unit.alone = None;
     }
     look_behind(unit, env, &mut effects);
     one_wake(effects)

@@ -95,8 +95,8 @@ pub struct Unit {
     pub redeploy: bool,
     /// The deployment id from which live objects differ, and are to be corrected if the unit asks for that.
     pub drift: Option<String>,
-    /// It works alone in its replica, or waits until nothing else does: meanwhile nothing else begins there.
-    pub alone: bool,
+    /// Since when it works alone in its replica, or waits until nothing else does: meanwhile nothing else begins there.
+    pub alone: Option<Time>,
     /// A run of an object that is gone, told to stop and not yet ended. Holds a slot; nothing else starts before.
     pub stopping: Option<Nonce>,
     /// Since when the watch has shown less than what is known.

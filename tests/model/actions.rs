@@ -225,7 +225,9 @@ impl World {
         if replica.verify.is_some() {
             actions.push(Verify(index));
         }
-        if self.now_is_late(index) || (replica.want_slot && self.slots(index).admit(replica.unit.alone)) {
+        if self.now_is_late(index)
+            || (replica.want_slot && self.slots(index).admit(replica.unit.alone.is_some()))
+        {
             actions.push(Tick(index));
         }
         let run = replica.run.as_ref();

@@ -10,7 +10,8 @@ use super::{
     actions::Action,
     fair::Moment,
     search::Space,
-    world::{Bd, Bug, World},
+    upstream::CLAIM_TIMEOUT,
+    world::{Bd, Bug, NOW, STEP, World},
 };
 
 /// Moments within one step of time, for each unit; more is a unit that spins.
@@ -131,7 +132,7 @@ impl Cluster {
         let held = |unit: &World, index: usize| u8::from(unit.replicas[index].unit.holds_slot());
         for index in 0..self.units[0].replicas.len() {
             let all: u8 = self.units.iter().map(|unit| held(unit, index)).sum();
-            let alone = self.units.iter().position(|unit| unit.replicas[index].unit.alone);
+            let alone = self.units.iter().position(|unit| unit.replicas[index].unit.alone.is_some());
             for (at, unit) in self.units.iter_mut().enumerate() {
                 unit.elsewhere[index] = all - held(unit, index);
                 unit.reserved[index] = alone.is_some_and(|alone| alone != at);
@@ -146,6 +147,10 @@ impl Cluster {
 
     /// S6: a unit whose next loss may be its last works alone in its replica, and so no other is condemned for it.
     fn judge_company(&mut self, replica: usize) {
+        // What still has a slot when all work must have ended is waited for no longer.
+        let patience = STEP * u32::from(CLAIM_TIMEOUT + 1);
+        let alone = self.units.iter().find_map(|unit| unit.replicas[replica].unit.alone);
+        let patient = alone.is_none_or(|since| NOW < since + patience);
         let claims = |unit: &World| match &unit.replicas[replica].unit.work {
             Work::Claiming { claim, .. } | Work::Running { claim, .. } | Work::Finishing { claim, .. } => {
                 (claim.state == ClaimState::Claimed).then_some(claim.lost)
@@ -153,7 +158,7 @@ impl Cluster {
             _ => None,
         };
         let at_work: Vec<u32> = self.units.iter().filter_map(claims).collect();
-        if at_work.len() > 1 && at_work.iter().any(|lost| *lost >= 2) {
+        if patient && at_work.len() > 1 && at_work.iter().any(|lost| *lost >= 2) {
             self.units[0].break_("S6: one that may be poison works beside another");
         }
         if at_work.len() > usize::from(self.units[0].setting.slots) {

@@ -333,7 +333,7 @@ impl World {
             if renews && self.setting.steal > 0 {
                 let replica = &self.replicas[lease.pod];
                 let held = u8::from(replica.unit.holds_slot()) + self.elsewhere[lease.pod];
-                let begins = !replica.unit.alone && !self.reserved[lease.pod];
+                let begins = replica.unit.alone.is_none() && !self.reserved[lease.pod];
                 lease.free = if begins { self.setting.slots.saturating_sub(held) } else { 0 };
             }
             lease.steady = if renews { (lease.steady + 1).min(3) } else { 0 };
@@ -427,7 +427,8 @@ impl Replica {
     fn age(&mut self, renews: bool, bug: Bug) {
         let healthy = self.healthy(renews, bug);
         let unit = &mut self.unit;
-        let times = [&mut unit.wanted, &mut unit.pause_until, &mut unit.behind, &mut self.wake];
+        let Unit { wanted, pause_until, behind, alone, .. } = unit;
+        let times = [wanted, pause_until, behind, alone, &mut self.wake];
         times.into_iter().flatten().for_each(back);
         if let Some(observed) = &mut unit.observed {
             back(&mut observed.now);

@@ -30,16 +30,16 @@ fn what_was_lost_twice_waits_until_nothing_else_works_here_and_keeps_others_from
     let (mut bench, effects) = beside_another();
     let patience = bench.config.claim_timeout + bench.config.claim_margin;
     assert_eq!(effects, [Effect::WantSlot, Effect::WakeAt(bench.now + patience)], "S6");
-    assert!(bench.unit.alone);
+    assert!(bench.unit.alone.is_some());
     bench.slots.taken = 0;
     assert_eq!(writes(&bench.step(Input::Tick))[0].1.lost, 2);
-    assert!(bench.unit.alone, "until its slot is free again");
+    assert!(bench.unit.alone.is_some(), "until its slot is free again");
     let claim = bench.claim();
     assert!(starts(&bench.step(Input::Written(held("11", &claim)))));
     bench.done(Outcome::Deployed);
-    assert!(bench.unit.alone);
+    assert!(bench.unit.alone.is_some());
     bench.step(Input::Written(deployed("12")));
-    assert!(!bench.unit.alone);
+    assert!(bench.unit.alone.is_none());
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_slot_that_is_never_given_back_is_not_waited_for_without_end() {
     let (mut bench, _) = beside_another();
     assert!(writes(&bench.pass(629)).is_empty(), "other work may last for its budget");
     assert_eq!(writes(&bench.pass(1)).len(), 1, "L1");
-    assert!(bench.unit.alone, "nothing new begins beside it all the same");
+    assert!(bench.unit.alone.is_some(), "nothing new begins beside it all the same");
 
     let (mut bench, _) = beside_another();
     bench.slots.free = 0;
@@ -58,11 +58,23 @@ fn a_slot_that_is_never_given_back_is_not_waited_for_without_end() {
 }
 
 #[test]
+fn patience_counts_from_when_nothing_else_began_any_more() {
+    let mut bench = Bench::new();
+    bench.slots = Slots { free: 2, taken: 1, reserved: true };
+    bench.step(Input::Seen(held("10", &lost(2, ClaimState::Expired))));
+    bench.pass(700);
+    bench.slots.reserved = false; // and others may have begun by now
+    assert!(writes(&bench.step(Input::Tick)).is_empty());
+    assert!(writes(&bench.pass(629)).is_empty());
+    assert_eq!(writes(&bench.pass(1)).len(), 1);
+}
+
+#[test]
 fn a_record_of_any_number_of_losses_is_understood() {
     let mut bench = Bench::new();
     bench.slots.taken = 1;
     let effects = bench.step(Input::Seen(held("10", &lost(u32::MAX, ClaimState::Expired))));
-    assert!(writes(&effects).is_empty() && bench.unit.alone);
+    assert!(writes(&effects).is_empty() && bench.unit.alone.is_some());
 }
 
 #[test]
@@ -70,7 +82,7 @@ fn what_was_lost_once_works_beside_others() {
     let mut bench = Bench::new();
     bench.slots.taken = 3;
     assert_eq!(writes(&bench.step(Input::Seen(held("10", &lost(1, ClaimState::Expired))))).len(), 1);
-    assert!(!bench.unit.alone);
+    assert!(bench.unit.alone.is_none());
 }
 
 #[test]
@@ -79,7 +91,7 @@ fn nothing_begins_where_another_unit_works_alone() {
         let mut bench = Bench::new();
         bench.slots.reserved = true;
         assert_eq!(bench.step(Input::Seen(Snapshot { slot, ..object("10") })), [Effect::WantSlot]);
-        assert!(!bench.unit.alone, "one at a time");
+        assert!(bench.unit.alone.is_none(), "one at a time");
     }
 }
 
@@ -89,9 +101,9 @@ fn the_retry_after_a_quarantine_is_alone_whoever_ordered_that() {
         let mut bench = Bench::new();
         bench.slots.taken = 1;
         bench.step(Input::Seen(held("10", &lost(times, ClaimState::Quarantined))));
-        assert!(!bench.unit.alone, "not before its time");
+        assert!(bench.unit.alone.is_none(), "not before its time");
         assert_eq!(bench.pass(3600)[0], Effect::WantSlot);
-        assert!(bench.unit.alone);
+        assert!(bench.unit.alone.is_some());
         bench.slots.taken = 0;
         assert_eq!(writes(&bench.step(Input::Tick)).len(), 1);
     }
@@ -102,16 +114,16 @@ fn a_new_deployment_id_works_beside_others() {
     let (mut bench, _) = beside_another();
     let moved = Snapshot { deployment: "d2".into(), ..held("11", &lost(2, ClaimState::Expired)) };
     assert_eq!(writes(&bench.step(Input::Seen(moved)))[0].1.lost, 0);
-    assert!(!bench.unit.alone);
+    assert!(bench.unit.alone.is_none());
 
     let mut bench = alone();
     let claim = bench.claim();
     bench.step(Input::Seen(Snapshot { deployment: "d2".into(), ..held("12", &claim) }));
     let effects = bench.done(Outcome::Stopped);
     let Some((_, End::Replace(next))) = finish(&effects) else { panic!("{effects:?}") };
-    assert!(bench.unit.alone, "not before the new claim stands");
+    assert!(bench.unit.alone.is_some(), "not before the new claim stands");
     bench.step(Input::Written(Snapshot { deployment: "d2".into(), ..held("13", &next.clone()) }));
-    assert!(matches!(bench.unit.work, Work::Running { .. }) && !bench.unit.alone);
+    assert!(matches!(bench.unit.work, Work::Running { .. }) && bench.unit.alone.is_none());
 }
 
 #[test]
@@ -121,7 +133,7 @@ fn who_waits_for_readiness_lets_others_begin() {
     let effects = bench.step(Input::Waiting { nonce, seconds: 60 });
     let waits = writes(&effects)[0].1.clone();
     bench.step(Input::Written(held("12", &waits)));
-    assert!(!bench.unit.alone, "a loss while waiting does not count");
+    assert!(bench.unit.alone.is_none(), "a loss while waiting does not count");
 }
 
 #[test]
@@ -142,9 +154,9 @@ fn a_re_created_object_lets_others_begin_when_the_lone_run_has_ended() {
     let mut bench = alone();
     let nonce = bench.claim().nonce;
     bench.step(Input::Seen(Snapshot { uid: "u2".into(), gate: Gate::Held, ..object("20") }));
-    assert!(bench.unit.alone);
+    assert!(bench.unit.alone.is_some());
     bench.step(Input::Done { nonce, outcome: Outcome::Stopped, release: String::new() });
-    assert!(!bench.unit.alone);
+    assert!(bench.unit.alone.is_none());
 }
 
 #[test]
@@ -156,11 +168,11 @@ fn who_no_longer_may_claim_lets_others_begin() {
     ] {
         let (mut bench, _) = beside_another();
         bench.step(Input::Seen(seen));
-        assert!(!bench.unit.alone, "{:?}", bench.unit);
+        assert!(bench.unit.alone.is_none(), "{:?}", bench.unit);
     }
     let (mut bench, _) = beside_another();
     bench.step(Input::Deleted("u".into()));
-    assert!(!bench.unit.alone);
+    assert!(bench.unit.alone.is_none());
 }
 
 #[test]
@@ -173,7 +185,7 @@ fn a_holder_of_what_was_lost_once_is_verified_and_replaced_when_nothing_else_wor
     bench.slots.taken = 0;
     assert!(matches!(bench.step(Input::Tick)[..], [Effect::Verify { .. }]));
     bench.step(Input::Tick);
-    assert!(bench.unit.alone, "nothing begins during the look");
+    assert!(bench.unit.alone.is_some(), "nothing begins during the look");
     let effects = bench.step(Input::Verified { session: "b".into(), quiet: true });
     assert_eq!(writes(&effects)[0].1.lost, 2);
 }
@@ -186,7 +198,7 @@ fn the_loss_that_condemns_needs_nobody_to_be_alone() {
     bench.sessions.gone(&"b".into(), bench.now);
     let effects = bench.step(Input::Seen(held("10", &lost(2, ClaimState::Claimed))));
     assert_eq!(writes(&effects)[0].1.state, ClaimState::Quarantined);
-    assert!(!bench.unit.alone);
+    assert!(bench.unit.alone.is_none());
 }
 
 #[test]
@@ -205,5 +217,5 @@ fn the_next_in_preference_leaves_the_first_a_ttl_to_get_empty_though_it_is_full(
     }
     let effects = bench.step(Input::Seen(held("10", &lost(2, ClaimState::Expired))));
     assert_eq!(effects, [Effect::WakeAt(bench.now + bench.config.ttl)]);
-    assert!(!bench.unit.alone, "others begin meanwhile");
+    assert!(bench.unit.alone.is_none(), "others begin meanwhile");
 }
