@@ -340,10 +340,14 @@ impl Replica {
         }
     }
 
-    /// The worker slots, as a unit without one finds them.
+    fn free_slots(&self) -> usize {
+        self.ctx.slots.saturating_sub(self.held_slots)
+    }
+
+    /// The worker slots, as this unit finds them.
     fn slots(&self, name: &Name) -> Slots {
         Slots {
-            free: self.ctx.slots.saturating_sub(self.held_slots),
+            free: self.free_slots(),
             taken: self.held_slots,
             reserved: self.alone.as_ref().is_some_and(|alone| alone != name),
         }
@@ -407,7 +411,7 @@ impl Replica {
     /// A replica that begins nothing, or nothing but one unit, is no choice for others: peers do not leave it a head start.
     fn offer_slots(&self) {
         let begins = !self.rests() && self.alone.is_none();
-        let free = if begins { self.ctx.slots.saturating_sub(self.held_slots) } else { 0 };
+        let free = if begins { self.free_slots() } else { 0 };
         self.ctx.free_slots.store(free, Ordering::Relaxed);
         self.ctx.metrics.set_free_slots(free);
     }

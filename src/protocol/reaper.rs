@@ -48,7 +48,7 @@ pub enum Verdict {
 }
 
 /// Whether a sight says nothing, for more than that is known.
-pub fn is_old(known: &Watched, sight: Sight, version: &Epoch) -> bool {
+fn is_old(known: &Watched, sight: Sight, version: &Epoch) -> bool {
     sight == Sight::Event && *version < known.version
 }
 
